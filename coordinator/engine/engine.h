@@ -1,0 +1,56 @@
+// The coordinator's heart as rpc and http see it.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "coordinator/request/generate.h"
+
+namespace rootstock {
+
+struct StepSummary {
+  uint32_t rows = 0;
+  uint32_t tokens = 0;
+  uint32_t distinct_adapters = 0;
+  uint64_t duration_us = 0;
+};
+
+struct GroupStatus {
+  GroupInfo info;
+  std::string state;  // forming, loading, ready, draining, broken
+  Epoch epoch;
+  PageGeometry geometry;
+  uint32_t pages_free = 0, pages_kv = 0, pages_adapter = 0;
+  std::vector<ResidentAdapter> adapters;
+  uint64_t steps = 0;
+  StepSummary last_step, widest_step;
+};
+
+struct EngineStatus {
+  bool draining = false;
+  uint32_t queued = 0;
+  uint32_t running = 0;
+  std::vector<GroupStatus> groups;
+};
+
+// *Thread-safe.*
+class Engine {
+ public:
+  virtual ~Engine() = default;
+  // Checks, resolves the model name to a digest once, tokenises and queues. On error nothing was
+  // sent to `sink`; on success OnAccepted was, and the rest follows on frontend threads.
+  virtual absl::StatusOr<RequestNumber> Generate(GenerateRequest request,
+                                                 std::shared_ptr<GenerateSink> sink) = 0;
+  // Pages are free within two steps; OnDone(CANCELLED) follows. Unknown numbers are ignored.
+  virtual void Cancel(RequestNumber request) = 0;
+  virtual EngineStatus Status() const = 0;
+  // Refuses new requests; returns when the running ones have ended or at the deadline.
+  virtual absl::Status Drain(absl::Time deadline) = 0;
+  virtual absl::Status DrainGroup(const std::string& group) = 0;
+  // Forgets the adapter on all groups once nothing uses it.
+  virtual void DropAdapter(const Digest& digest) = 0;
+};
+
+}  // namespace rootstock
