@@ -18,7 +18,8 @@ if(ROOTSTOCK_ASSERTIONS)
   string(REPLACE "-DNDEBUG" "" CMAKE_CXX_FLAGS_RELWITHDEBINFO "${CMAKE_CXX_FLAGS_RELWITHDEBINFO}")
 endif()
 if(ROOTSTOCK_SANITIZE)
-  add_compile_options(-fsanitize=${ROOTSTOCK_SANITIZE} -fno-omit-frame-pointer)
+  add_compile_options(-fsanitize=${ROOTSTOCK_SANITIZE} -fno-omit-frame-pointer
+                      -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${ROOTSTOCK_SANITIZE})
 endif()
 

@@ -3,8 +3,17 @@
 # rootstock_binary(NAME SOURCES main.cc … DEPS lib …)
 # rootstock_test(NAME SOURCES a_test.cc … DEPS lib … [SANITIZED] [TIMEOUT seconds] [ARGS …])
 #   SANITIZED: also built and run by the asan and tsan presets.
+# rootstock_python_test(NAME FILE.py [TIMEOUT seconds] [ARGS …])
+#   Runs a script, or the unittest cases of a *_test.py in its own folder, with the tests' Python
+#   environment when there is one, else with the system's.
 
 add_custom_target(sanitized_tests)
+
+# Tests may run as root and beside one another on few cores; Open MPI wants to be told so.
+set(ROOTSTOCK_TEST_ENVIRONMENT
+    OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+    OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none
+    ROOTSTOCK_PROMTOOL=${PROJECT_SOURCE_DIR}/build/tools/promtool)
 
 function(rootstock_library NAME)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
@@ -42,9 +51,35 @@ function(rootstock_test NAME)
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
   endif()
-  set_tests_properties(${NAME} PROPERTIES TIMEOUT ${ARG_TIMEOUT})
+  set_tests_properties(${NAME} PROPERTIES TIMEOUT ${ARG_TIMEOUT}
+                       ENVIRONMENT "${ROOTSTOCK_TEST_ENVIRONMENT}")
   if(ARG_SANITIZED)
     set_tests_properties(${NAME} PROPERTIES LABELS sanitized)
     add_dependencies(sanitized_tests ${NAME})
   endif()
+endfunction()
+
+function(rootstock_python_test NAME FILE)
+  if(NOT ROOTSTOCK_TESTS)
+    return()
+  endif()
+  cmake_parse_arguments(ARG "" "TIMEOUT" "ARGS" ${ARGN})
+  set(python ${PROJECT_SOURCE_DIR}/build/venv/bin/python)
+  if(NOT EXISTS ${python})
+    set(python ${Python3_EXECUTABLE})
+  endif()
+  get_filename_component(path ${FILE} ABSOLUTE)
+  get_filename_component(folder ${path} DIRECTORY)
+  get_filename_component(stem ${path} NAME_WE)
+  set(script ${path})
+  if(stem MATCHES "_test$")
+    set(script -m unittest ${stem})
+  endif()
+  add_test(NAME ${NAME} COMMAND ${python} ${script} ${ARG_ARGS} WORKING_DIRECTORY ${folder})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 120)
+  endif()
+  set_tests_properties(
+    ${NAME} PROPERTIES TIMEOUT ${ARG_TIMEOUT}
+    ENVIRONMENT "${ROOTSTOCK_TEST_ENVIRONMENT};ROOTSTOCK_BINARY_DIR=${CMAKE_BINARY_DIR}")
 endfunction()

@@ -1,0 +1,31 @@
+# Sourced by the scripts of this folder and by tests/run.sh: where things are, and how to speak.
+# Sets ROOT (the checkout), ROOTSTOCK_CACHE, VENV and TOOLS.
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+ROOTSTOCK_CACHE=${ROOTSTOCK_CACHE:-${HOME:-/root}/.cache/rootstock}
+VENV=$ROOT/build/venv
+TOOLS=$ROOT/build/tools
+export ROOTSTOCK_CACHE
+
+# Checkouts at different places share what ccache holds.
+export CCACHE_BASEDIR=$ROOT CCACHE_NOHASHDIR=1
+export CCACHE_SLOPPINESS=include_file_ctime,include_file_mtime
+
+say() { printf '\033[1m== %s\033[0m\n' "$*"; }
+die() {
+  printf 'error: %s\n' "$*" >&2
+  exit 1
+}
+
+# help_of FILE: the comment at the head of a script is its --help.
+help_of() { sed -n '2,/^[^#]/{s/^# \{0,1\}//p}' "$1"; }
+
+# as_root COMMAND...: directly as root, else by sudo.
+as_root() {
+  if [ "$(id -u)" = 0 ]; then
+    "$@"
+  elif command -v sudo >/dev/null; then
+    sudo "$@"
+  else
+    die "'$*' needs root; run as root or install sudo"
+  fi
+}
