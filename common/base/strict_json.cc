@@ -1,0 +1,80 @@
+#include "common/base/strict_json.h"
+
+#include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+namespace rootstock {
+namespace {
+
+using Json = nlohmann::json;
+
+// Counts depth and remembers the keys of every open object. One call only.
+class Checker : public nlohmann::json_sax<Json> {
+ public:
+  explicit Checker(int max_depth) : max_depth_(max_depth) {}
+
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(number_integer_t) override { return true; }
+  bool number_unsigned(number_unsigned_t) override { return true; }
+  bool number_float(number_float_t, const string_t&) override { return true; }
+  bool string(string_t&) override { return true; }
+  bool binary(binary_t&) override { return true; }
+  bool start_object(std::size_t) override { return Open(); }
+  bool start_array(std::size_t) override { return Open(); }
+  bool end_object() override { return Close(); }
+  bool end_array() override { return Close(); }
+  bool key(string_t& k) override {
+    if (open_.back().insert(k).second) return true;
+    duplicate_ = k;
+    return false;
+  }
+  bool parse_error(std::size_t at, const std::string&, const nlohmann::detail::exception&) override {
+    error_ = absl::StrCat("is not valid JSON (at byte ", at, ")");
+    return false;
+  }
+
+  const std::string& error() const { return error_; }
+  const std::string& duplicate() const { return duplicate_; }
+
+ private:
+  bool Open() {
+    open_.emplace_back();
+    if (static_cast<int>(open_.size()) <= max_depth_) return true;
+    error_ = absl::StrCat("is nested deeper than ", max_depth_);
+    return false;
+  }
+  bool Close() {
+    open_.pop_back();
+    return true;
+  }
+
+  const int max_depth_;
+  std::vector<std::set<std::string>> open_;
+  std::string error_, duplicate_;
+};
+
+}  // namespace
+
+absl::StatusOr<Json> ParseStrictJson(const std::string& text, const std::string& name,
+                                     const StrictJsonLimits& limits) {
+  if (text.size() > limits.max_bytes) {
+    return InvalidField(limits.invalid, name, "",
+                        absl::StrCat("has ", text.size(), " bytes, at most ", limits.max_bytes,
+                                     " are read"));
+  }
+  Checker checker(limits.max_depth);
+  if (!Json::sax_parse(text, &checker)) {
+    if (checker.error().empty()) {
+      return InvalidField(limits.duplicate, name, checker.duplicate(), "key is given twice");
+    }
+    return InvalidField(limits.invalid, name, "", checker.error());
+  }
+  return Json::parse(text, nullptr, /*allow_exceptions=*/false);
+}
+
+}  // namespace rootstock

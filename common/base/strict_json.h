@@ -1,0 +1,25 @@
+// JSON from files that strangers wrote: depth and size caps, no duplicate keys.
+#pragma once
+
+#include <cstddef>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/base/status.h"
+
+namespace rootstock {
+
+struct StrictJsonLimits {
+  size_t max_bytes = 1 << 20;
+  int max_depth = 16;
+  // Reasons of the two ways to fail: not JSON, too large or too deep; and a key given twice.
+  Reason invalid = Reason::kConfigInvalid;
+  Reason duplicate = Reason::kDuplicate;
+};
+
+// Parses `text`, whose file errors call `name`. kInvalidArgument with one of the limits' reasons.
+absl::StatusOr<nlohmann::json> ParseStrictJson(const std::string& text, const std::string& name,
+                                               const StrictJsonLimits& limits);
+
+}  // namespace rootstock
