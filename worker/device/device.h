@@ -1,0 +1,50 @@
+// Memory of the device that a tp_rank computes on.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace rootstock {
+
+// Owns device memory that starts zeroed and lies on 4096 bytes. Movable. Not thread-safe.
+class DeviceBuffer {
+ public:
+  // Gives the memory back; `bytes` as allocated.
+  using Free = void (*)(void* data, size_t bytes);
+
+  DeviceBuffer() = default;
+  DeviceBuffer(void* data, size_t bytes, Free free) : data_(data), bytes_(bytes), free_(free) {}
+  DeviceBuffer(DeviceBuffer&& other) noexcept { *this = std::move(other); }
+  DeviceBuffer& operator=(DeviceBuffer&& other) noexcept;
+  ~DeviceBuffer() { Reset(); }
+
+  std::byte* data() const { return static_cast<std::byte*>(data_); }
+  template <typename T>
+  T* as() const {
+    return static_cast<T*>(data_);
+  }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  void Reset();
+
+  void* data_ = nullptr;
+  size_t bytes_ = 0;
+  Free free_ = nullptr;
+};
+
+// Where weights, pages and workspaces live. Implementations: CpuDevice. *Thread-safe.*
+class Device {
+ public:
+  virtual ~Device() = default;
+  virtual std::string name() const = 0;  // "cpu", or a GPU's UUID
+  // Whether the host may read and write the memory through its pointer.
+  virtual bool host_addressable() const = 0;
+  // RESOURCE_EXHAUSTED/no_memory with `purpose` and the bytes.
+  virtual absl::StatusOr<DeviceBuffer> Allocate(size_t bytes, const std::string& purpose) = 0;
+};
+
+}  // namespace rootstock

@@ -1,0 +1,44 @@
+// An adapter whose rows lie in pages: where each row is, its true lora_rank, its scale.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/base/ids.h"
+#include "common/layout/adapter_layout.h"
+#include "common/lora/lora_spec.h"
+#include "worker/ops/ops.h"
+
+namespace rootstock {
+
+// One tp_rank's view of an adapter; owns the row table, not the pages. *Immutable, thread-safe.*
+class DeviceAdapter {
+ public:
+  // pages: layout.num_pages() of them, in order. kInvalidArgument for another count, a page out of
+  // range, or a sharding this worker does not compute with (kFullySharded).
+  static absl::StatusOr<std::unique_ptr<DeviceAdapter>> Create(const AdapterLayout& layout,
+                                                               const LoraSpec& lora, int num_layers,
+                                                               int tp_rank,
+                                                               const PageGeometry& geometry,
+                                                               std::vector<PageId> pages);
+  DeviceAdapter(const DeviceAdapter&) = delete;
+  DeviceAdapter& operator=(const DeviceAdapter&) = delete;
+
+  uint64_t layout_id() const { return layout_id_; }
+  const std::vector<PageId>& pages() const { return pages_; }
+  // [num_layers · 7], layer-major, by Module; lora_rank 0 where nothing is adapted.
+  std::span<const LoraSite> sites() const { return sites_; }
+
+ private:
+  DeviceAdapter() = default;
+
+  uint64_t layout_id_ = 0;
+  std::vector<PageId> pages_;
+  std::vector<uint32_t> row_offsets_;  // in 128-byte units from the slab
+  std::vector<LoraSite> sites_;        // point into row_offsets_
+};
+
+}  // namespace rootstock
