@@ -15,7 +15,8 @@ using Json = nlohmann::json;
 // Counts depth and remembers the keys of every open object. One call only.
 class Checker : public nlohmann::json_sax<Json> {
  public:
-  explicit Checker(int max_depth) : max_depth_(max_depth) {}
+  explicit Checker(const StrictJsonLimits& limits)
+      : max_depth_(limits.max_depth), max_keys_(limits.max_keys) {}
 
   bool null() override { return true; }
   bool boolean(bool) override { return true; }
@@ -29,8 +30,12 @@ class Checker : public nlohmann::json_sax<Json> {
   bool end_object() override { return Close(); }
   bool end_array() override { return Close(); }
   bool key(string_t& k) override {
-    if (open_.back().insert(k).second) return true;
-    duplicate_ = k;
+    if (!open_.back().insert(k).second) {
+      duplicate_ = k;
+      return false;
+    }
+    if (open_.back().size() <= max_keys_) return true;
+    error_ = absl::StrCat("has an object of more than ", max_keys_, " keys");
     return false;
   }
   bool parse_error(std::size_t at, const std::string&, const nlohmann::detail::exception&) override {
@@ -54,27 +59,37 @@ class Checker : public nlohmann::json_sax<Json> {
   }
 
   const int max_depth_;
+  const size_t max_keys_;
   std::vector<std::set<std::string>> open_;
   std::string error_, duplicate_;
 };
+
+absl::Status Check(const std::string& text, const std::string& name,
+                   const StrictJsonLimits& limits) {
+  if (text.size() > limits.max_bytes) {
+    return InvalidField(
+        limits.invalid, name, "",
+        absl::StrCat("has ", text.size(), " bytes, at most ", limits.max_bytes, " are read"));
+  }
+  Checker checker(limits);
+  if (Json::sax_parse(text, &checker)) return absl::OkStatus();
+  if (!checker.error().empty()) return InvalidField(limits.invalid, name, "", checker.error());
+  return InvalidField(limits.duplicate, name, checker.duplicate(), "key is given twice");
+}
 
 }  // namespace
 
 absl::StatusOr<Json> ParseStrictJson(const std::string& text, const std::string& name,
                                      const StrictJsonLimits& limits) {
-  if (text.size() > limits.max_bytes) {
-    return InvalidField(limits.invalid, name, "",
-                        absl::StrCat("has ", text.size(), " bytes, at most ", limits.max_bytes,
-                                     " are read"));
-  }
-  Checker checker(limits.max_depth);
-  if (!Json::sax_parse(text, &checker)) {
-    if (checker.error().empty()) {
-      return InvalidField(limits.duplicate, name, checker.duplicate(), "key is given twice");
-    }
-    return InvalidField(limits.invalid, name, "", checker.error());
-  }
+  RETURN_IF_ERROR(Check(text, name, limits));
   return Json::parse(text, nullptr, /*allow_exceptions=*/false);
+}
+
+absl::StatusOr<nlohmann::ordered_json> ParseStrictOrderedJson(const std::string& text,
+                                                              const std::string& name,
+                                                              const StrictJsonLimits& limits) {
+  RETURN_IF_ERROR(Check(text, name, limits));
+  return nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
 }
 
 }  // namespace rootstock

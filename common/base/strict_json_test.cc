@@ -27,6 +27,13 @@ TEST(StrictJson, RefusesDuplicatesAtAnyDepth) {
   EXPECT_EQ(ReasonOf(R"({"": 1, "": 1})"), Reason::kDuplicate);
 }
 
+TEST(StrictJson, OrderedKeepsTheFilesOrder) {
+  const auto parsed = ParseStrictOrderedJson(R"({"b": 1, "a": 2})", "f.json", {});
+  ASSERT_TRUE(parsed.ok());
+  EXPECT_EQ(parsed->dump(), R"({"b":1,"a":2})");
+  EXPECT_FALSE(ParseStrictOrderedJson(R"({"b": 1, "b": 2})", "f.json", {}).ok());
+}
+
 TEST(StrictJson, RefusesMalformed) {
   for (const char* text : {"", "{", "{\"a\":}", "{} x", "[1,]", "{\"a\":NaN}", "\xff", "nul"}) {
     EXPECT_EQ(ReasonOf(text), Reason::kConfigInvalid) << text;
@@ -37,6 +44,7 @@ TEST(StrictJson, RefusesDeepAndLong) {
   EXPECT_EQ(ReasonOf(std::string(100000, '[')), Reason::kConfigInvalid);
   EXPECT_EQ(ReasonOf("[[[]]]", {.max_depth = 3}), Reason::kInternal);
   EXPECT_EQ(ReasonOf("[[[[]]]]", {.max_depth = 3}), Reason::kConfigInvalid);
+  EXPECT_EQ(ReasonOf(R"({"a": 1, "b": 2})", {.max_keys = 1}), Reason::kConfigInvalid);
   EXPECT_EQ(ReasonOf("[1, 2, 3]", {.max_bytes = 8}), Reason::kConfigInvalid);
 }
 
