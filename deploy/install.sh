@@ -5,7 +5,7 @@
 # usage: deploy/install.sh [options]
 #   --preset NAME    CMake preset to build: dev (default), release, asan, tsan, gpu
 #   --target NAME    build this target only (may be repeated; default: all of the preset)
-#   --tests          also what the tests need: their Python packages and promtool
+#   --tests          also what the tests need: their Python packages, promtool, --bundle
 #   --bundle         also what deploy/bundle.sh needs
 #   --no-packages    leave the system's packages alone
 #   --no-build       packages and Python only
@@ -40,7 +40,7 @@ wanted_packages() {
   echo libopenmpi-dev openmpi-bin libdnnl-dev                             # worker
   echo libgtest-dev libgmock-dev libbenchmark-dev                         # tests
   echo python3 python3-venv                                               # models, tests
-  [ $bundle = 0 ] || echo patchelf zstd
+  [ $bundle$tests = 00 ] || echo patchelf zstd                           # bundle
 }
 
 install_packages() {

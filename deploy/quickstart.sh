@@ -1,0 +1,139 @@
+#!/usr/bin/env bash
+# From a fresh Debian 12 to answers: installs, builds, fetches SmolLM2-135M-Instruct, starts a
+# coordinator and one group of two CPU ranks, registers the demo adapters, and asks the base and
+# every adapter at once. The servers stay in the background; a second run takes seconds.
+#
+# usage: deploy/quickstart.sh [options]
+#   --stop           stop the servers that an earlier run left
+#   --once           stop the servers after the answers
+#   --ranks N        tensor-parallel ranks, 1 to 3 (default 2)
+#   --prompt TEXT    ask this
+#   --max-tokens N   length of each answer (default 48)
+#   --help
+set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+state=$ROOT/build/quickstart bin=$ROOT/build/dev/bin
+once=0 stop=0 ranks=2 max_tokens=48
+prompt="Tell me about the sea."
+while [ $# -gt 0 ]; do
+  case $1 in
+    --stop) stop=1 ;;
+    --once) once=1 ;;
+    --ranks) ranks=${2:?--ranks needs a number} && shift ;;
+    --prompt) prompt=${2:?--prompt needs a text} && shift ;;
+    --max-tokens) max_tokens=${2:?--max-tokens needs a number} && shift ;;
+    --help) help_of "$0" && exit 0 ;;
+    *) die "unknown option $1 (see --help)" ;;
+  esac
+  shift
+done
+
+# Each server leads a session of its own, so its number finds every process it started.
+session_of() { cat "$state/$1.pid" 2>/dev/null; }
+members_of() {
+  local stat rest
+  for stat in /proc/[0-9]*/stat; do
+    { read -r rest <"$stat"; } 2>/dev/null || continue
+    # pid (name) state ppid pgrp session …: the name may hold spaces.
+    set -- ${rest##*) }
+    [ "$4" != "$session" ] || [ "$1" = Z ] || printf '%s\n' "${rest%% *}"
+  done
+}
+alive() { session=$(session_of "$1") && [ -n "$(members_of)" ]; }
+
+# end NAME: asks it to drain, waits, then takes what is left.
+end() {
+  local session waited=0
+  session=$(session_of "$1") || return 0
+  kill -TERM "$session" 2>/dev/null || true
+  while [ -n "$(members_of)" ] && [ $waited -lt 100 ]; do
+    sleep 0.1
+    waited=$((waited + 1))
+  done
+  members_of | xargs -r kill -KILL 2>/dev/null || true
+  rm -f "$state/$1.pid"
+}
+
+stop_all() {
+  end worker
+  end coordinator
+}
+
+# launch NAME COMMAND...: in the background, its output in build/quickstart/NAME.log.
+launch() {
+  local name=$1
+  shift
+  rm -f "$state/$name.ports"
+  setsid "$@" >"$state/$name.log" 2>&1 </dev/null &
+  echo $! >"$state/$name.pid"
+}
+
+fail_with_logs() {
+  tail -n 20 "$state"/*.log >&2
+  die "$1"
+}
+
+# wait_for SECONDS WHAT COMMAND...: until the command succeeds; gives up when a server ended.
+wait_for() {
+  local until=$((SECONDS + $1)) what=$2
+  shift 2
+  until "$@"; do
+    [ $SECONDS -lt $until ] || fail_with_logs "$what took too long"
+    for name in coordinator worker; do
+      [ ! -f "$state/$name.pid" ] || alive $name || fail_with_logs "$name ended"
+    done
+    sleep 0.2
+  done
+}
+
+port_of() { sed -n "s/^$2[ =:]*//p" "$state/$1.ports"; }
+has_ports() { [ -s "$state/$1.ports" ]; }
+ctl() { "$bin/loractl" --server "127.0.0.1:$(port_of coordinator grpc)" "$@"; }
+group_ready() { ctl status --json 2>/dev/null | grep -q '"state": *"ready"'; }
+
+start_all() {
+  local mpi=(mpirun -np "$ranks" --oversubscribe --bind-to none)
+  [ "$(id -u)" != 0 ] || mpi+=(--allow-run-as-root)
+  say "starting the coordinator and mpirun -np $ranks lora-worker --device cpu"
+  launch coordinator "$bin/lora-coordinator" --listen 127.0.0.1:0 --metrics-port 0 \
+    --port-file "$state/coordinator.ports" --data "$state/data" --model "$model" \
+    --served-model-name smollm2 --adapter-root "$ROOT/deploy/demo/adapters"
+  wait_for 30 "the coordinator's start" has_ports coordinator
+  launch worker "${mpi[@]}" "$bin/lora-worker" \
+    --coordinator "127.0.0.1:$(port_of coordinator grpc)" --model "$model" --device cpu \
+    --group quickstart --metrics-port 0 --port-file "$state/worker.ports"
+  wait_for 120 "loading the model" group_ready
+}
+
+register_adapters() {
+  local folder
+  for folder in deploy/demo/adapters/*/; do
+    ctl adapter add "$(basename "$folder")" "$ROOT/$folder"
+  done
+}
+
+cd "$ROOT"
+if [ $stop = 1 ]; then
+  stop_all
+  say "stopped"
+  exit 0
+fi
+trap 'trap - INT TERM EXIT; stop_all; exit 130' INT TERM
+trap 'stop_all' EXIT
+
+deploy/install.sh --preset dev --target lora-coordinator --target lora-worker --target loractl
+mkdir -p "$state"
+say "model"
+model=$("$VENV/bin/python" deploy/models/smollm2.py)
+echo "$model"
+
+if alive coordinator && alive worker && [ "$state/worker.pid" -nt "$bin/lora-worker" ] &&
+  [ "$state/coordinator.pid" -nt "$bin/lora-coordinator" ]; then
+  say "the servers of an earlier run are up"
+else
+  stop_all
+  start_all
+fi
+say "adapters"
+register_adapters
