@@ -29,29 +29,32 @@ while [ $# -gt 0 ]; do
   shift
 done
 
-# Each server leads a session of its own, so its number finds every process it started.
+# Each server leads a session of its own, whose number finds every process it started.
 session_of() { cat "$state/$1.pid" 2>/dev/null; }
+
+# members_of NAME: the live processes of the server's session.
 members_of() {
-  local stat rest
+  local session stat line
+  session=$(session_of "$1") || return 0
   for stat in /proc/[0-9]*/stat; do
-    { read -r rest <"$stat"; } 2>/dev/null || continue
-    # pid (name) state ppid pgrp session …: the name may hold spaces.
-    set -- ${rest##*) }
-    [ "$4" != "$session" ] || [ "$1" = Z ] || printf '%s\n' "${rest%% *}"
+    { read -r line <"$stat"; } 2>/dev/null || continue
+    set -- ${line##*) } # "pid (name) state ppid pgrp session …"; a name may hold spaces
+    if [ "$4" = "$session" ] && [ "$1" != Z ]; then printf '%s\n' "${line%% *}"; fi
   done
 }
-alive() { session=$(session_of "$1") && [ -n "$(members_of)" ]; }
 
-# end NAME: asks it to drain, waits, then takes what is left.
+alive() { [ -n "$(members_of "$1")" ]; }
+
+# end NAME: asks it to leave, waits, then takes what is left.
 end() {
-  local session waited=0
-  session=$(session_of "$1") || return 0
-  kill -TERM "$session" 2>/dev/null || true
-  while [ -n "$(members_of)" ] && [ $waited -lt 100 ]; do
+  local waited=0
+  [ -f "$state/$1.pid" ] || return 0
+  kill -TERM "$(session_of "$1")" 2>/dev/null || true
+  while alive "$1" && [ $waited -lt 100 ]; do
     sleep 0.1
     waited=$((waited + 1))
   done
-  members_of | xargs -r kill -KILL 2>/dev/null || true
+  members_of "$1" | xargs -r kill -KILL 2>/dev/null || true
   rm -f "$state/$1.pid"
 }
 
@@ -137,3 +140,30 @@ else
 fi
 say "adapters"
 register_adapters
+
+# One question to the base and to every adapter, at once: rows of one batch.
+ask() {
+  local model
+  for model in smollm2 $(cd deploy/demo/adapters && ls -d -- */ | tr -d /); do
+    printf '%s\t%s\n' "$model" "$1"
+  done >"$state/batch.tsv"
+  ctl generate --batch "$state/batch.tsv" --max-tokens "$max_tokens"
+}
+
+say "asking the base and every adapter at once: $prompt"
+ask "$prompt"
+say "what ran together"
+ctl status
+
+trap - INT TERM EXIT
+if [ $once = 1 ]; then
+  stop_all
+  say "stopped"
+  exit 0
+fi
+say "serving; logs in build/quickstart"
+printf '%s\n' \
+  "ask       build/dev/bin/loractl --server 127.0.0.1:$(port_of coordinator grpc) generate --model NAME PROMPT" \
+  "metrics   http://127.0.0.1:$(port_of coordinator metrics)/metrics (coordinator)" \
+  "          http://127.0.0.1:$(port_of worker metrics)/metrics (worker)" \
+  "stop      deploy/quickstart.sh --stop"
