@@ -38,7 +38,8 @@ class Checker : public nlohmann::json_sax<Json> {
     error_ = absl::StrCat("has an object of more than ", max_keys_, " keys");
     return false;
   }
-  bool parse_error(std::size_t at, const std::string&, const nlohmann::detail::exception&) override {
+  bool parse_error(std::size_t at, const std::string&,
+                   const nlohmann::detail::exception&) override {
     error_ = absl::StrCat("is not valid JSON (at byte ", at, ")");
     return false;
   }

@@ -36,8 +36,8 @@ struct LayoutEntry {
   int layer = 0;
   Module module = Module::kQ;
   LoraRole role = LoraRole::kA;
-  Range ranks;     // lora_rank components held here
-  Range elements;  // of the module's in (A) or out (B) features held here
+  Range ranks;             // lora_rank components held here
+  Range elements;          // of the module's in (A) or out (B) features held here
   uint32_t first_row = 0;  // index of its first row in the row table
   friend bool operator==(const LayoutEntry&, const LayoutEntry&) = default;
 };

@@ -58,8 +58,7 @@ absl::StatusOr<GenerationDefaults> LoadGenerationDefaults(const std::filesystem:
     return InvalidField(Reason::kModelInvalid, "generation_config.json", "", "must be an object");
   }
   const JsonFields f(config);
-  const auto number = [&](const char* name, double high,
-                          std::optional<float>& to) -> absl::Status {
+  const auto number = [&](const char* name, double high, std::optional<float>& to) -> absl::Status {
     ASSIGN_OR_RETURN(const auto v, f.Number(name, 0.0, high));
     if (v) to = static_cast<float>(*v);
     return absl::OkStatus();

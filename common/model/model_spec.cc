@@ -115,10 +115,10 @@ absl::Status CheckSlidingWindow(const JsonFields& f, const ModelSpec& spec, bool
   if (!window_given && spec.architecture == Architecture::kMistral) window = 4096;
   if (!window && qwen) window = 4096;
   if (!window || *window >= spec.max_position) return absl::OkStatus();
-  return MakeError(absl::StatusCode::kUnimplemented, Reason::kUnsupportedModel, "sliding_window",
-                   absl::StrCat(*window),
-                   absl::StrCat("attention windows are not served; positions go to ",
-                                spec.max_position));
+  return MakeError(
+      absl::StatusCode::kUnimplemented, Reason::kUnsupportedModel, "sliding_window",
+      absl::StrCat(*window),
+      absl::StrCat("attention windows are not served; positions go to ", spec.max_position));
 }
 
 absl::Status ParseSizes(const JsonFields& f, ModelSpec& out) {
@@ -136,9 +136,7 @@ absl::Status ParseSizes(const JsonFields& f, ModelSpec& out) {
 
 }  // namespace
 
-const char* ArchitectureName(Architecture a) {
-  return kArchitectures[static_cast<size_t>(a)].name;
-}
+const char* ArchitectureName(Architecture a) { return kArchitectures[static_cast<size_t>(a)].name; }
 
 const char* ModuleName(Module m) { return kModuleNames[static_cast<size_t>(m)]; }
 

@@ -19,9 +19,9 @@ const char* ArchitectureName(Architecture a);  // "LlamaForCausalLM", …
 enum class Module : uint8_t { kQ, kK, kV, kO, kGate, kUp, kDown };
 constexpr std::array<Module, 7> kAllModules = {Module::kQ,    Module::kK,  Module::kV,   Module::kO,
                                                Module::kGate, Module::kUp, Module::kDown};
-const char* ModuleName(Module m);                   // "q_proj", …
+const char* ModuleName(Module m);  // "q_proj", …
 std::optional<Module> ModuleFromName(const std::string& name);
-std::string ModulePath(int layer, Module m);        // "model.layers.3.self_attn.q_proj"
+std::string ModulePath(int layer, Module m);  // "model.layers.3.self_attn.q_proj"
 // o and down take sharded input; the others produce sharded output (DESIGN §6).
 constexpr bool IsRowParallel(Module m) { return m == Module::kO || m == Module::kDown; }
 

@@ -151,11 +151,21 @@ TEST(ModelSpec, SlidingWindowOnlyWhenItIsFelt) {
 
 TEST(ModelSpec, ImpossibleNumbersAreRefusedByName) {
   const std::vector<std::pair<std::string, Json>> bad = {
-      {"hidden_size", 0},          {"hidden_size", "64"},          {"hidden_size", 65},
-      {"num_hidden_layers", -1},   {"num_hidden_layers", 1 << 20}, {"num_key_value_heads", 3},
-      {"vocab_size", nullptr},     {"head_dim", 15},               {"rms_norm_eps", -1.0},
-      {"rope_theta", 0.0},         {"vocab_size", 1e300},          {"max_position_embeddings", 1.5},
-      {"eos_token_id", "</s>"},    {"tie_word_embeddings", 1},     {"vocab_size", UINT64_MAX},
+      {"hidden_size", 0},
+      {"hidden_size", "64"},
+      {"hidden_size", 65},
+      {"num_hidden_layers", -1},
+      {"num_hidden_layers", 1 << 20},
+      {"num_key_value_heads", 3},
+      {"vocab_size", nullptr},
+      {"head_dim", 15},
+      {"rms_norm_eps", -1.0},
+      {"rope_theta", 0.0},
+      {"vocab_size", 1e300},
+      {"max_position_embeddings", 1.5},
+      {"eos_token_id", "</s>"},
+      {"tie_word_embeddings", 1},
+      {"vocab_size", UINT64_MAX},
       {"intermediate_size", true},
   };
   for (const auto& [field, value] : bad) {

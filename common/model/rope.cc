@@ -101,7 +101,8 @@ absl::StatusOr<RopeSpec> ParseRope(const Json& config) {
 }
 
 // f_i = theta^(-2i/d). linear: f/factor. llama3, with wavelength w = 2π/f over the original length
-// L: w > L/low: f/factor; w < L/high: f; between: (1-s)·f/factor + s·f, s = (L/w - low)/(high - low).
+// L: w > L/low: f/factor; w < L/high: f; between: (1-s)·f/factor + s·f, s = (L/w - low)/(high -
+// low).
 std::vector<float> ModelSpec::RopeInverseFrequencies() const {
   std::vector<float> out(head_dim / 2);
   for (size_t i = 0; i < out.size(); ++i) {

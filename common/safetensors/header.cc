@@ -61,9 +61,9 @@ absl::Status CheckSize(const TensorInfo& t, const std::string& file) {
 }  // namespace
 
 const TensorInfo* SafetensorsHeader::Find(const std::string& name) const {
-  const auto it = std::lower_bound(
-      tensors.begin(), tensors.end(), name,
-      [](const TensorInfo& t, const std::string& n) { return t.name < n; });
+  const auto it =
+      std::lower_bound(tensors.begin(), tensors.end(), name,
+                       [](const TensorInfo& t, const std::string& n) { return t.name < n; });
   return it != tensors.end() && it->name == name ? &*it : nullptr;
 }
 
@@ -76,9 +76,9 @@ absl::StatusOr<uint64_t> SafetensorsHeaderBytes(std::span<const uint8_t> prefix,
                                      " are accepted"));
   }
   if (file_bytes < kSafetensorsPrefixBytes || prefix.size() < kSafetensorsPrefixBytes) {
-    return InvalidField(Reason::kTruncated, file, "",
-                        absl::StrCat("truncated: ", file_bytes,
-                                     " bytes can't hold the header's length"));
+    return InvalidField(
+        Reason::kTruncated, file, "",
+        absl::StrCat("truncated: ", file_bytes, " bytes can't hold the header's length"));
   }
   uint64_t length = 0;
   for (int i = 7; i >= 0; --i) length = length << 8 | prefix[i];  // little-endian
@@ -88,9 +88,9 @@ absl::StatusOr<uint64_t> SafetensorsHeaderBytes(std::span<const uint8_t> prefix,
                                      limits.max_header_bytes, " are read"));
   }
   if (length > file_bytes - kSafetensorsPrefixBytes) {
-    return InvalidField(Reason::kTruncated, file, "",
-                        absl::StrCat("truncated: header of ", length, " bytes in a file of ",
-                                     file_bytes));
+    return InvalidField(
+        Reason::kTruncated, file, "",
+        absl::StrCat("truncated: header of ", length, " bytes in a file of ", file_bytes));
   }
   return length;
 }

@@ -108,7 +108,8 @@ class HeaderSax : public nlohmann::json_sax<Json> {
     return true;
   }
 
-  bool parse_error(std::size_t at, const std::string&, const nlohmann::detail::exception&) override {
+  bool parse_error(std::size_t at, const std::string&,
+                   const nlohmann::detail::exception&) override {
     return Fail(absl::StrCat("not valid JSON at byte ", at));
   }
 

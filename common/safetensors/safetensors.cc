@@ -30,7 +30,7 @@ class Mapping {
   static absl::StatusOr<std::shared_ptr<const Mapping>> Open(const std::filesystem::path& path) {
     const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) return IoError(path, errno);
-    struct stat st {};
+    struct stat st{};
     const int rc = fstat(fd, &st);
     if (rc != 0 || !S_ISREG(st.st_mode)) {
       close(fd);
@@ -64,8 +64,7 @@ class Mapping {
 absl::StatusOr<SafetensorsFile> SafetensorsFile::Open(const std::filesystem::path& path,
                                                       const SafetensorsLimits& limits) {
   ASSIGN_OR_RETURN(const auto mapping, Mapping::Open(path));
-  ASSIGN_OR_RETURN(SafetensorsFile out,
-                   Parse(mapping->bytes(), path.filename().string(), limits));
+  ASSIGN_OR_RETURN(SafetensorsFile out, Parse(mapping->bytes(), path.filename().string(), limits));
   out.mapping_ = mapping;
   return out;
 }
@@ -93,9 +92,9 @@ absl::StatusOr<SafetensorsFile> SafetensorsFile::Parse(std::span<const uint8_t> 
 }
 
 const TensorView* SafetensorsFile::Find(const std::string& name) const {
-  const auto it = std::lower_bound(
-      tensors_.begin(), tensors_.end(), name,
-      [](const TensorView& t, const std::string& n) { return t.name < n; });
+  const auto it =
+      std::lower_bound(tensors_.begin(), tensors_.end(), name,
+                       [](const TensorView& t, const std::string& n) { return t.name < n; });
   return it != tensors_.end() && it->name == name ? &*it : nullptr;
 }
 

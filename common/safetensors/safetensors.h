@@ -54,8 +54,8 @@ class ShardedSafetensors {
  public:
   // kNotFound/model_invalid when neither is there; kInvalidArgument when an index entry or its
   // shard is missing, naming it.
-  static absl::StatusOr<ShardedSafetensors> Open(const std::filesystem::path& model_dir,
-                                                 const SafetensorsLimits& limits = kModelFileLimits);
+  static absl::StatusOr<ShardedSafetensors> Open(
+      const std::filesystem::path& model_dir, const SafetensorsLimits& limits = kModelFileLimits);
 
   const TensorView* Find(const std::string& name) const;
   // Every tensor, by name.

@@ -39,10 +39,10 @@ void ExpectRefused(const std::string& file, Reason reason, const std::string& me
 std::string One(const std::string& body) { return "{\"t\":{" + body + "}}"; }
 
 TEST(Safetensors, ReadsTensorsAndMetadata) {
-  const std::string file =
-      Raw(R"({"__metadata__":{"format":"pt"},"b":{"dtype":"BF16","shape":[2,3],"data_offsets":[4,16]},)"
-          R"("a":{"data_offsets":[0,4],"shape":[],"dtype":"F32"}}  )",
-          16);
+  const std::string file = Raw(
+      R"({"__metadata__":{"format":"pt"},"b":{"dtype":"BF16","shape":[2,3],"data_offsets":[4,16]},)"
+      R"("a":{"data_offsets":[0,4],"shape":[],"dtype":"F32"}}  )",
+      16);
   const auto parsed = SafetensorsFile::Parse(Bytes(file), "x", {});
   ASSERT_TRUE(parsed.ok()) << parsed.status();
   ASSERT_EQ(parsed->tensors().size(), 2u);
@@ -145,18 +145,17 @@ std::string Two(int b1, int e1, int b2, int e2) {
 TEST(Safetensors, OffsetsMustCoverTheDataExactly) {
   EXPECT_TRUE(ParseRaw(Raw(Two(0, 8, 8, 16), 16)).ok());
   EXPECT_TRUE(ParseRaw(Raw(Two(8, 16, 0, 8), 16)).ok());
-  EXPECT_TRUE(ParseRaw(Raw(Two(0, 8, 0, 0), 8)).ok());                             // an empty one
-  ExpectRefused(Raw(Two(0, 8, 4, 12), 12), Reason::kOverlapOrHole, "offset");      // overlap
-  ExpectRefused(Raw(Two(0, 8, 0, 8), 8), Reason::kOverlapOrHole, "offset");        // the same bytes
-  ExpectRefused(Raw(Two(0, 8, 12, 16), 16), Reason::kOverlapOrHole, "offset");     // hole
-  ExpectRefused(Raw(Two(4, 8, 8, 16), 16), Reason::kOverlapOrHole, "offset");      // at the start
-  ExpectRefused(Raw(Two(0, 8, 8, 16), 20), Reason::kOverlapOrHole, "offset");      // at the end
+  EXPECT_TRUE(ParseRaw(Raw(Two(0, 8, 0, 0), 8)).ok());                          // an empty one
+  ExpectRefused(Raw(Two(0, 8, 4, 12), 12), Reason::kOverlapOrHole, "offset");   // overlap
+  ExpectRefused(Raw(Two(0, 8, 0, 8), 8), Reason::kOverlapOrHole, "offset");     // the same bytes
+  ExpectRefused(Raw(Two(0, 8, 12, 16), 16), Reason::kOverlapOrHole, "offset");  // hole
+  ExpectRefused(Raw(Two(4, 8, 8, 16), 16), Reason::kOverlapOrHole, "offset");   // at the start
+  ExpectRefused(Raw(Two(0, 8, 8, 16), 20), Reason::kOverlapOrHole, "offset");   // at the end
   ExpectRefused(Raw(Two(0, 8, 8, 16), 12), Reason::kTruncated, "truncated");
 }
 
 TEST(Safetensors, TensorCountIsCapped) {
-  ExpectRefused(Raw(Two(0, 8, 8, 16), 16), Reason::kHeaderInvalid, "1 tensors",
-                {.max_tensors = 1});
+  ExpectRefused(Raw(Two(0, 8, 8, 16), 16), Reason::kHeaderInvalid, "1 tensors", {.max_tensors = 1});
 }
 
 TEST(Safetensors, EncodeIsDeterministicAlignedAndReadable) {
