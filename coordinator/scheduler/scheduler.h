@@ -1,0 +1,105 @@
+// What the next step runs: a pure function from a view of one group to a decision. No clock,
+// network or thread of its own.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "absl/status/status.h"
+
+namespace rootstock {
+
+// Place in line: smaller is older. Requests by arrival, samples of one request by index.
+using Order = uint64_t;
+constexpr Order kNobody = std::numeric_limits<Order>::max();
+
+struct ScheduleLimits {
+  uint32_t max_num_seqs = 64;
+  uint32_t max_num_batched_tokens = 2048;
+  uint32_t page_tokens = 16;
+  uint32_t max_new_sequences = 64;  // a plan: keeps its bytes bounded
+};
+
+// A sequence that holds a slot.
+struct RunningView {
+  Order order = 0;
+  uint32_t length = 0;    // tokens, those counted that a step in flight will sample
+  uint32_t computed = 0;  // of them planned; equal to length: wants no row
+  uint32_t pages = 0;     // held
+  uint32_t freeable = 0;  // of them read by nobody else
+  bool preemptible = true;  // false: ends with what is in flight
+  bool solo = false;
+};
+
+// A sequence without slot whose adapter is on the device.
+struct WaitingView {
+  Order order = 0;
+  uint32_t length = 0;
+  uint32_t max_length = 0;  // positions it may ever compute
+  uint32_t shared_pages = 0;  // full prompt pages of a sibling: already computed
+  bool solo = false;          // runs with no other sequence in the group
+};
+
+// An adapter whose content the group has and whose pages are being collected.
+struct LoadView {
+  Order order = 0;  // of the oldest request that waits for it
+  uint32_t reserved = 0;
+  uint32_t missing = 0;
+};
+
+// A resident adapter that no running sequence names.
+struct IdleAdapterView {
+  uint32_t pages = 0;
+  Order wanted_by = kNobody;  // the oldest waiting request that names it
+};
+
+struct SchedulerView {
+  ScheduleLimits limits;
+  std::vector<RunningView> running;         // oldest first
+  std::vector<WaitingView> waiting;         // oldest first; a bounded window
+  std::vector<LoadView> loads;              // oldest first
+  std::vector<IdleAdapterView> idle_adapters;  // least recently used first
+  uint32_t free_pages = 0;      // for Steps
+  uint32_t free_for_loads = 0;  // of them
+  uint32_t pages_coming = 0;    // of adapters that are being dropped
+  uint32_t free_slots = 0;
+};
+
+struct RowDecision {
+  bool admit = false;      // index is into waiting, else into running
+  uint32_t index = 0;
+  uint32_t query_len = 0;
+  uint32_t new_pages = 0;  // to take for it
+};
+
+struct Decision {
+  // To be carried out in this order.
+  std::vector<uint32_t> preempt;    // running
+  std::vector<uint32_t> unreserve;  // loads whose reserved pages go back
+  std::vector<uint32_t> evict;      // idle adapters
+  std::vector<RowDecision> rows;    // decodes, then chunks, then admissions
+  struct Reserve {
+    uint32_t load = 0;
+    uint32_t pages = 0;
+  };
+  std::vector<Reserve> reserve;
+};
+
+// Tokens go to decodes first, then to prompts in chunks. Pages go out by order: to running
+// sequences, loads and admissions alike. Who lacks pages may take those reserved for younger
+// loads and evict idle adapters that nobody older waits for; a running sequence may also preempt
+// younger ones, or gives up its own. A waiting sequence without pages stops the admissions behind
+// it; one whose adapter is not resident is not in `waiting` and stops nobody.
+Decision Schedule(const SchedulerView& view);
+
+// Whether a sequence that may compute `positions` positions can ever run in a group of `pages`
+// usable pages beside its adapter. INVALID_ARGUMENT/too_large with the arithmetic.
+absl::Status CheckFits(uint32_t positions, uint32_t page_tokens, uint32_t adapter_pages,
+                       uint32_t pages);
+
+constexpr uint32_t PagesFor(uint32_t positions, uint32_t page_tokens) {
+  return (positions + page_tokens - 1) / page_tokens;
+}
+
+}  // namespace rootstock

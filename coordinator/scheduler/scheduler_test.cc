@@ -1,0 +1,269 @@
+#include "coordinator/scheduler/scheduler.h"
+
+#include "common/base/status.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace rootstock {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+// Four tokens a page, a budget of 16 tokens, four sequences.
+SchedulerView View(uint32_t free_pages) {
+  SchedulerView view;
+  view.limits = {.max_num_seqs = 4, .max_num_batched_tokens = 16, .page_tokens = 4};
+  view.free_pages = free_pages;
+  view.free_for_loads = free_pages;
+  view.free_slots = 4;
+  return view;
+}
+
+RunningView Decoding(Order order, uint32_t length) {
+  const uint32_t pages = PagesFor(length - 1, 4);
+  return {.order = order, .length = length, .computed = length - 1, .pages = pages,
+          .freeable = pages};
+}
+RunningView Prefilling(Order order, uint32_t length, uint32_t computed) {
+  const uint32_t pages = PagesFor(length, 4);
+  return {.order = order, .length = length, .computed = computed, .pages = pages,
+          .freeable = pages};
+}
+WaitingView Waiting(Order order, uint32_t length) {
+  return {.order = order, .length = length, .max_length = length + 100};
+}
+
+struct Row {
+  bool admit;
+  uint32_t index, query_len, new_pages;
+  friend bool operator==(const Row&, const Row&) = default;
+};
+std::ostream& operator<<(std::ostream& out, const Row& r) {
+  return out << (r.admit ? "admit " : "run ") << r.index << " len " << r.query_len << " pages "
+             << r.new_pages;
+}
+std::vector<Row> Rows(const Decision& d) {
+  std::vector<Row> out;
+  for (const RowDecision& r : d.rows) out.push_back({r.admit, r.index, r.query_len, r.new_pages});
+  return out;
+}
+
+TEST(Scheduler, NothingToDoIsNothing) {
+  const Decision d = Schedule(View(10));
+  EXPECT_THAT(d.rows, IsEmpty());
+}
+
+TEST(Scheduler, DecodesFirstThenChunksThenAdmissions) {
+  SchedulerView view = View(20);
+  view.running = {Prefilling(1, 30, 8), Decoding(2, 6), Decoding(3, 5)};
+  view.waiting = {Waiting(4, 3)};
+  // 16 tokens: two decodes, the rest to the older prompt.
+  EXPECT_THAT(Rows(Schedule(view)),
+              ElementsAre(Row{false, 1, 1, 0}, Row{false, 2, 1, 1}, Row{false, 0, 14, 0}));
+  view.running[0].computed = 25;
+  EXPECT_THAT(Rows(Schedule(view)), ElementsAre(Row{false, 1, 1, 0}, Row{false, 2, 1, 1},
+                                                Row{false, 0, 5, 0}, Row{true, 0, 3, 1}));
+}
+
+TEST(Scheduler, ALongPromptIsAdmittedByItsFirstChunkWithAllItsPages) {
+  SchedulerView view = View(20);
+  view.waiting = {Waiting(1, 40)};
+  EXPECT_THAT(Rows(Schedule(view)), ElementsAre(Row{true, 0, 16, 10}));
+}
+
+TEST(Scheduler, SharedPromptPagesAreNotComputedAgain) {
+  SchedulerView view = View(20);
+  view.waiting = {Waiting(1, 10)};
+  view.waiting[0].shared_pages = 2;
+  EXPECT_THAT(Rows(Schedule(view)), ElementsAre(Row{true, 0, 2, 1}));
+}
+
+TEST(Scheduler, KeepsTheCapOnSequences) {
+  SchedulerView view = View(20);
+  for (Order i = 0; i < 6; ++i) view.waiting.push_back(Waiting(i, 2));
+  EXPECT_EQ(Schedule(view).rows.size(), 4u);
+  view.free_slots = 3;
+  EXPECT_EQ(Schedule(view).rows.size(), 3u);
+  view.limits.max_new_sequences = 2;
+  EXPECT_EQ(Schedule(view).rows.size(), 2u);
+}
+
+TEST(Scheduler, ASequenceThatEndsWithTheStepInFlightGetsNoRow) {
+  SchedulerView view = View(0);
+  view.running = {Decoding(1, 6)};
+  view.running[0].computed = 6;
+  view.running[0].preemptible = false;
+  EXPECT_THAT(Schedule(view).rows, IsEmpty());
+  EXPECT_THAT(Schedule(view).preempt, IsEmpty());
+}
+
+TEST(Scheduler, TheOldestPreemptsTheYoungest) {
+  SchedulerView view = View(0);
+  view.running = {Decoding(1, 5), Decoding(2, 6), Decoding(3, 6)};
+  const Decision d = Schedule(view);
+  EXPECT_THAT(d.preempt, ElementsAre(2));
+  EXPECT_THAT(Rows(d), ElementsAre(Row{false, 0, 1, 1}, Row{false, 1, 1, 0}));
+}
+
+TEST(Scheduler, TheYoungestMakesWayItself) {
+  SchedulerView view = View(0);
+  view.running = {Decoding(1, 6), Decoding(2, 5)};
+  const Decision d = Schedule(view);
+  EXPECT_THAT(d.preempt, ElementsAre(1));
+  EXPECT_THAT(Rows(d), ElementsAre(Row{false, 0, 1, 0}));
+}
+
+TEST(Scheduler, APreemptedSequenceIsNotAdmittedInTheSameStep) {
+  SchedulerView view = View(0);
+  view.running = {Decoding(1, 5), Decoding(2, 30)};
+  view.waiting = {Waiting(3, 2)};
+  const Decision d = Schedule(view);
+  EXPECT_THAT(d.preempt, ElementsAre(1));
+  EXPECT_EQ(d.rows.size(), 1u);
+}
+
+TEST(Scheduler, PagesSharedWithASiblingAreNotWorthPreempting) {
+  SchedulerView view = View(0);
+  view.running = {Decoding(1, 5), Decoding(2, 6), Decoding(3, 6)};
+  view.running[2].freeable = 0;
+  EXPECT_THAT(Schedule(view).preempt, ElementsAre(1));
+}
+
+TEST(Scheduler, EvictsTheLeastRecentlyUsedAdapterBeforePreempting) {
+  SchedulerView view = View(0);
+  view.running = {Decoding(1, 5), Decoding(2, 6)};
+  view.idle_adapters = {{.pages = 3}, {.pages = 3}};
+  const Decision d = Schedule(view);
+  EXPECT_THAT(d.evict, ElementsAre(0));
+  EXPECT_THAT(d.preempt, IsEmpty());
+  // The pages come when the drop completes: the row waits for them, its neighbour runs.
+  EXPECT_THAT(Rows(d), ElementsAre(Row{false, 1, 1, 0}));
+}
+
+TEST(Scheduler, EvictsOnlyOnceForPagesThatAreComing) {
+  SchedulerView view = View(0);
+  view.running = {Decoding(1, 5)};
+  view.idle_adapters = {{.pages = 3}};
+  view.pages_coming = 1;
+  EXPECT_THAT(Schedule(view).evict, IsEmpty());
+}
+
+TEST(Scheduler, AnAdapterThatAnOlderRequestWaitsForStays) {
+  SchedulerView view = View(0);
+  view.running = {Decoding(5, 5), Decoding(6, 6)};
+  view.idle_adapters = {{.pages = 3, .wanted_by = 2}};
+  const Decision d = Schedule(view);
+  EXPECT_THAT(d.evict, IsEmpty());
+  EXPECT_THAT(d.preempt, ElementsAre(1));
+  view.idle_adapters[0].wanted_by = 9;
+  EXPECT_THAT(Schedule(view).evict, ElementsAre(0));
+}
+
+TEST(Scheduler, ARunningOneMakesWayForAnOlderThatWaits) {
+  SchedulerView view = View(0);
+  view.running = {Decoding(5, 5)};
+  view.waiting = {Waiting(2, 4)};
+  view.idle_adapters = {{.pages = 3, .wanted_by = 2}};
+  EXPECT_THAT(Schedule(view).preempt, ElementsAre(0));
+}
+
+TEST(Scheduler, AdaptersNobodyWaitsForGoFirst) {
+  SchedulerView view = View(0);
+  view.waiting = {Waiting(1, 4)};
+  view.idle_adapters = {{.pages = 3, .wanted_by = 7}, {.pages = 3}};
+  EXPECT_THAT(Schedule(view).evict, ElementsAre(1));
+}
+
+TEST(Scheduler, AWaitingOneWithoutPagesStopsYoungerAdmissions) {
+  SchedulerView view = View(3);
+  view.waiting = {Waiting(1, 13), Waiting(2, 2)};
+  EXPECT_THAT(Schedule(view).rows, IsEmpty());
+}
+
+TEST(Scheduler, AdmissionNeedsRoomForTheFirstTokenToo) {
+  SchedulerView view = View(2);
+  view.waiting = {Waiting(1, 8)};
+  EXPECT_THAT(Schedule(view).rows, IsEmpty());
+  view.waiting[0].max_length = 8;  // max_tokens 1: the first token is the last
+  EXPECT_EQ(Schedule(view).rows.size(), 1u);
+}
+
+TEST(Scheduler, LoadsReservePagesAsTheyComeFree) {
+  SchedulerView view = View(5);
+  view.free_for_loads = 3;
+  view.loads = {{.order = 2, .missing = 4}};
+  view.waiting = {Waiting(3, 3)};
+  const Decision d = Schedule(view);
+  ASSERT_EQ(d.reserve.size(), 1u);
+  EXPECT_EQ(d.reserve[0].pages, 3u);
+  // The younger request runs on pages that the load can't use yet.
+  EXPECT_THAT(Rows(d), ElementsAre(Row{true, 0, 3, 1}));
+}
+
+TEST(Scheduler, OlderRowsComeBeforeALoad) {
+  SchedulerView view = View(1);
+  view.running = {Decoding(1, 5)};
+  view.loads = {{.order = 2, .missing = 4}};
+  const Decision d = Schedule(view);
+  EXPECT_EQ(d.rows.size(), 1u);
+  EXPECT_THAT(d.reserve, IsEmpty());
+}
+
+TEST(Scheduler, TheOldestTakesBackWhatYoungerLoadsReserved) {
+  SchedulerView view = View(0);
+  view.running = {Decoding(1, 5)};
+  view.loads = {{.order = 2, .reserved = 2, .missing = 1}, {.order = 3, .reserved = 2, .missing = 1}};
+  const Decision d = Schedule(view);
+  EXPECT_THAT(d.unreserve, ElementsAre(1));
+  EXPECT_THAT(Rows(d), ElementsAre(Row{false, 0, 1, 1}));
+  ASSERT_EQ(d.reserve.size(), 1u);
+  EXPECT_EQ(d.reserve[0].load, 0u);
+}
+
+TEST(Scheduler, ALoadEvictsButNeverPreempts) {
+  SchedulerView view = View(0);
+  view.running = {Decoding(5, 6)};
+  view.loads = {{.order = 2, .missing = 4}};
+  view.idle_adapters = {{.pages = 2}, {.pages = 2}, {.pages = 2}};
+  const Decision d = Schedule(view);
+  EXPECT_THAT(d.evict, ElementsAre(0, 1));
+  EXPECT_THAT(d.preempt, IsEmpty());
+}
+
+TEST(Scheduler, AYoungRowMakesWayForAnOldLoad) {
+  SchedulerView view = View(1);
+  view.running = {Decoding(5, 5)};
+  view.loads = {{.order = 2, .missing = 4}};
+  const Decision d = Schedule(view);
+  EXPECT_THAT(d.preempt, ElementsAre(0));
+  ASSERT_EQ(d.reserve.size(), 1u);
+  EXPECT_EQ(d.reserve[0].pages, 1u);
+}
+
+TEST(Scheduler, ASuspectRunsAlone) {
+  SchedulerView view = View(20);
+  view.running = {Decoding(1, 6)};
+  view.waiting = {Waiting(2, 2), Waiting(3, 2)};
+  view.waiting[0].solo = true;
+  EXPECT_EQ(Schedule(view).rows.size(), 1u);
+  view.running.clear();
+  EXPECT_THAT(Rows(Schedule(view)), ElementsAre(Row{true, 0, 2, 1}));
+  view.running = {Decoding(2, 6)};
+  view.running[0].solo = true;
+  view.waiting = {Waiting(3, 2)};
+  EXPECT_EQ(Schedule(view).rows.size(), 1u);
+}
+
+TEST(Scheduler, WhatNeverFitsIsRefusedWithTheArithmetic) {
+  EXPECT_TRUE(CheckFits(40, 4, 3, 13).ok());
+  const absl::Status status = CheckFits(41, 4, 3, 13);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(GetErrorDetail(status)->reason, Reason::kTooLarge);
+  EXPECT_EQ(status.message(),
+            "pages=14: 41 tokens of 4 a page take 11 pages, the adapter 3; the group has 13: it can "
+            "never fit, ask for fewer tokens");
+}
+
+}  // namespace
+}  // namespace rootstock
