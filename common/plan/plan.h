@@ -62,6 +62,9 @@ struct NewSequence {
   uint64_t seed = 0;
   uint32_t sample_index = 0;
   std::vector<AdapterSpan> spans;
+  // Tokens before its first row's position, which shared pages hold. Needed only when a penalty
+  // counts them; else may stay empty.
+  std::vector<int32_t> cached_tokens;
 };
 
 enum class RowOutput : uint8_t {

@@ -3,6 +3,8 @@
 # rootstock_binary(NAME SOURCES main.cc … DEPS lib …)
 # rootstock_test(NAME SOURCES a_test.cc … DEPS lib … [SANITIZED] [TIMEOUT seconds] [ARGS …])
 #   SANITIZED: also built and run by the asan and tsan presets.
+# rootstock_mpi_run(NAME RANKS)
+#   Runs a rootstock_test's binary once more, as RANKS processes under mpirun.
 # rootstock_python_test(NAME FILE.py [TIMEOUT seconds] [ARGS …])
 #   Runs a script, or the unittest cases of a *_test.py in its own folder, with the tests' Python
 #   environment when there is one, else with the system's.
@@ -57,6 +59,17 @@ function(rootstock_test NAME)
     set_tests_properties(${NAME} PROPERTIES LABELS sanitized)
     add_dependencies(sanitized_tests ${NAME})
   endif()
+endfunction()
+
+function(rootstock_mpi_run NAME RANKS)
+  if(NOT ROOTSTOCK_TESTS)
+    return()
+  endif()
+  add_test(NAME ${NAME}_np${RANKS}
+           COMMAND ${MPIEXEC_EXECUTABLE} -np ${RANKS} --oversubscribe --bind-to none
+                   --mca mpi_yield_when_idle 1 $<TARGET_FILE:${NAME}>)
+  set_tests_properties(${NAME}_np${RANKS} PROPERTIES TIMEOUT 120
+                       ENVIRONMENT "${ROOTSTOCK_TEST_ENVIRONMENT}")
 endfunction()
 
 function(rootstock_python_test NAME FILE)

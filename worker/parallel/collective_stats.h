@@ -1,0 +1,40 @@
+// What collectives did since start, for metrics.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+
+#include "worker/parallel/communicator.h"
+
+namespace rootstock {
+
+enum class CollectiveOp { kAllReduce, kAllGather, kBroadcast };
+constexpr std::array<CollectiveOp, 3> kAllCollectiveOps = {
+    CollectiveOp::kAllReduce, CollectiveOp::kAllGather, CollectiveOp::kBroadcast};
+// "allreduce", "allgather" (Gather counts there too), "broadcast"
+const char* CollectiveOpName(CollectiveOp op);
+
+// *Step thread only.*
+class CollectiveStats {
+ public:
+  const CollectiveCounters& of(CollectiveOp op) const { return counters_[static_cast<int>(op)]; }
+
+  // Counts one call over its own lifetime.
+  class Timer {
+   public:
+    Timer(CollectiveStats& stats, CollectiveOp op, size_t bytes);
+    ~Timer();
+    Timer(const Timer&) = delete;
+    Timer& operator=(const Timer&) = delete;
+
+   private:
+    CollectiveCounters& counters_;
+    const std::chrono::steady_clock::time_point start_;
+  };
+
+ private:
+  std::array<CollectiveCounters, 3> counters_{};
+};
+
+}  // namespace rootstock

@@ -1,0 +1,83 @@
+#include "worker/parallel/communicator_checks.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "common/base/status.h"
+
+namespace rootstock {
+namespace {
+
+// Values whose float sum depends on the order.
+float ValueOf(int rank, size_t i) {
+  return std::ldexp(1.0f + 0.001f * static_cast<float>(i % 97), rank * 5 % 13) *
+         (rank % 2 == 0 ? 1.0f : -1.0f);
+}
+
+absl::Status CheckSum(Communicator& c, size_t n) {
+  std::vector<float> data(n);
+  for (size_t i = 0; i < n; ++i) data[i] = ValueOf(c.rank(), i);
+  RETURN_IF_ERROR(c.AllReduceSum(data));
+  size_t wrong = 0;
+  for (size_t i = 0; i < n; ++i) {
+    float sum = ValueOf(0, i);
+    for (int r = 1; r < c.size(); ++r) sum += ValueOf(r, i);
+    wrong += std::memcmp(&sum, &data[i], sizeof sum) != 0;  // bits, not values
+  }
+  EXPECT_EQ(wrong, 0u) << "of " << n;
+  return absl::OkStatus();
+}
+
+absl::Status CheckGathers(Communicator& c, size_t unit) {
+  std::vector<size_t> counts(c.size());
+  std::vector<float> want;
+  for (int r = 0; r < c.size(); ++r) {
+    counts[r] = r == 1 ? 0 : unit * (r + 1);  // unequal, one of them empty
+    for (size_t i = 0; i < counts[r]; ++i) want.push_back(ValueOf(r, i));
+  }
+  std::vector<float> in(counts[c.rank()]);
+  for (size_t i = 0; i < in.size(); ++i) in[i] = ValueOf(c.rank(), i);
+  std::vector<float> all(want.size(), -1.0f);
+  RETURN_IF_ERROR(c.AllGather(in, counts, all));
+  EXPECT_EQ(all, want);
+  for (int root = 0; root < c.size(); ++root) {
+    std::vector<float> out(c.rank() == root ? want.size() : 0, -1.0f);
+    RETURN_IF_ERROR(c.Gather(in, counts, out, root));
+    if (c.rank() == root) EXPECT_EQ(out, want);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckBroadcast(Communicator& c, size_t bytes) {
+  for (int root = 0; root < c.size(); ++root) {
+    std::vector<std::byte> data(bytes, std::byte(c.rank() == root ? 40 + root : 0));
+    RETURN_IF_ERROR(c.Broadcast(data, root));
+    EXPECT_EQ(data, std::vector<std::byte>(bytes, std::byte(40 + root)));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckCollectives(Communicator& communicator) {
+  for (const size_t n : {0, 1, 7, 576, 4097, 70001}) {
+    RETURN_IF_ERROR(CheckSum(communicator, n));
+  }
+  for (const size_t n : {1, 100, 5001}) RETURN_IF_ERROR(CheckGathers(communicator, n));
+  for (const size_t n : {0, 1, 9001}) RETURN_IF_ERROR(CheckBroadcast(communicator, n));
+  return absl::OkStatus();
+}
+
+absl::Status CheckBadArguments(Communicator& communicator) {
+  std::vector<float> in(3), out(3 * communicator.size() + 1);
+  const std::vector<size_t> counts(communicator.size(), 3);
+  EXPECT_FALSE(communicator.AllGather(in, counts, out).ok());
+  const std::vector<size_t> other(communicator.size(), 2);
+  EXPECT_FALSE(communicator.Gather(in, other, out, 0).ok());
+  EXPECT_FALSE(communicator.AllGather(in, std::vector<size_t>{}, out).ok());
+  return CheckSum(communicator, 5);  // and the group goes on
+}
+
+}  // namespace rootstock

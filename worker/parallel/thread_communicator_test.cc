@@ -1,0 +1,58 @@
+#include "worker/parallel/thread_communicator.h"
+
+#include <gtest/gtest.h>
+
+#include "common/base/status.h"
+#include "worker/parallel/communicator_checks.h"
+
+namespace rootstock {
+namespace {
+
+class ThreadCommunicatorTest : public testing::TestWithParam<int> {};
+
+TEST_P(ThreadCommunicatorTest, Collectives) {
+  EXPECT_TRUE(RunOnRanks(GetParam(), CheckCollectives).ok());
+}
+
+TEST_P(ThreadCommunicatorTest, BadArguments) {
+  EXPECT_TRUE(RunOnRanks(GetParam(), CheckBadArguments).ok());
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, ThreadCommunicatorTest, testing::Values(1, 2, 3, 8));
+
+TEST(ThreadCommunicator, LostRankHangsNobody) {
+  const absl::Status status = RunOnRanks(3, [](Communicator& c) -> absl::Status {
+    std::vector<float> data(4, 1.0f);
+    RETURN_IF_ERROR(c.AllReduceSum(data));
+    if (c.rank() == 1) return absl::DataLossError("rank 1 is gone");
+    const absl::Status waits = c.AllReduceSum(data);
+    EXPECT_EQ(waits, absl::DataLossError("rank 1 is gone"));
+    EXPECT_EQ(c.Broadcast({}, 0), waits);  // and it stays gone
+    return waits;
+  });
+  EXPECT_EQ(status, absl::DataLossError("rank 1 is gone"));
+}
+
+TEST(ThreadCommunicator, UnequalLengthsAreAnErrorOnEveryRank) {
+  EXPECT_FALSE(RunOnRanks(2, [](Communicator& c) -> absl::Status {
+                 std::vector<float> data(c.rank() + 1);
+                 const absl::Status status = c.AllReduceSum(data);
+                 EXPECT_FALSE(status.ok());
+                 return status;
+               }).ok());
+}
+
+TEST(ThreadCommunicator, CountsCallsAndBytes) {
+  const auto self = ThreadCommunicator::Self();
+  std::vector<float> data(10);
+  ASSERT_TRUE(self->AllReduceSum(data).ok());
+  ASSERT_TRUE(self->AllReduceSum(data).ok());
+  const CollectiveCounters& sums = self->stats().of(CollectiveOp::kAllReduce);
+  EXPECT_EQ(sums.calls, 2u);
+  EXPECT_EQ(sums.bytes, 80u);
+  EXPECT_GE(sums.seconds, 0.0);
+  EXPECT_EQ(self->stats().of(CollectiveOp::kBroadcast).calls, 0u);
+}
+
+}  // namespace
+}  // namespace rootstock
