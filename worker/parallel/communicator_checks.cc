@@ -45,7 +45,9 @@ absl::Status CheckGathers(Communicator& c, size_t unit) {
   for (int root = 0; root < c.size(); ++root) {
     std::vector<float> out(c.rank() == root ? want.size() : 0, -1.0f);
     RETURN_IF_ERROR(c.Gather(in, counts, out, root));
-    if (c.rank() == root) EXPECT_EQ(out, want);
+    if (c.rank() == root) {
+      EXPECT_EQ(out, want);
+    }
   }
   return absl::OkStatus();
 }
