@@ -124,8 +124,8 @@ void ToProto(const absl::Status& in, v1::Outcome* out) {
 
 absl::Status StatusFromProto(const v1::Outcome& in) {
   if (in.code() == 0) return absl::OkStatus();
-  const auto code = in.code() > 16 ? absl::StatusCode::kUnknown
-                                   : static_cast<absl::StatusCode>(in.code());
+  const auto code =
+      in.code() > 16 ? absl::StatusCode::kUnknown : static_cast<absl::StatusCode>(in.code());
   absl::Status out(code, in.message());
   const auto reason = ReasonFromName(in.reason());
   if (!reason.has_value()) return out;
@@ -196,9 +196,9 @@ void ToProto(const AttachOrder& in, v1::AttachOrder* out) {
 
 absl::StatusOr<AttachOrder> FromProto(const v1::AttachOrder& in) {
   if (!in.has_epoch()) return Bad("attach.epoch", "", "is missing");
-  return AttachOrder{EpochFromProto(in.epoch()),
-                     {in.max_model_len(), in.max_num_seqs(), in.max_num_batched_tokens(),
-                      in.max_logprobs()}};
+  return AttachOrder{
+      EpochFromProto(in.epoch()),
+      {in.max_model_len(), in.max_num_seqs(), in.max_num_batched_tokens(), in.max_logprobs()}};
 }
 
 void ToProto(const AttachReport& in, v1::AttachReport* out) {
@@ -234,8 +234,8 @@ absl::StatusOr<AttachReport> FromProto(const v1::AttachReport& in) {
   out.compute_dtype = static_cast<DType>(in.compute_dtype());
   for (int i = 0; i < in.adapters_size(); ++i) {
     const v1::ResidentAdapter& a = in.adapters(i);
-    ASSIGN_OR_RETURN(const Digest digest, DigestFromBytes(a.digest(), absl::StrCat(
-                                              "report.adapters[", i, "].digest")));
+    ASSIGN_OR_RETURN(const Digest digest,
+                     DigestFromBytes(a.digest(), absl::StrCat("report.adapters[", i, "].digest")));
     out.adapters.push_back({digest, a.layout_id(), IdsFromProto<PageId>(a.pages())});
   }
   return out;

@@ -19,13 +19,17 @@ Command FullStep() {
   s.slot = SequenceSlot(300);
   s.num_prompt_tokens = 5;
   s.num_tokens = 9;
-  s.sampling = {0.5f, 0.9f, 40, 0.1f, -2.0f, 2.0f, 1.25f, {{7, -100.0f}, {0, 3.5f}}, 5, 0, 12,
-                {2, 128000}};
+  s.sampling = {0.5f, 0.9f, 40, 0.1f,       -2.0f, 2.0f, 1.25f, {{7, -100.0f}, {0, 3.5f}},
+                5,    0,    12, {2, 128000}};
   s.seed = std::numeric_limits<uint64_t>::max();
   s.sample_index = 3;
   s.spans = {{0, 4, {}}, {4, 0, {{DigestOf(1), 1.0f}, {DigestOf(2), 0.25f}}}};
   s.cached_tokens = {1, 2, 3};
-  PlanRow chunk{SequenceSlot(300), 3, 0, {11, 12, 13}, {PageId(4), PageId(4294967295u)},
+  PlanRow chunk{SequenceSlot(300),
+                3,
+                0,
+                {11, 12, 13},
+                {PageId(4), PageId(4294967295u)},
                 RowOutput::kTokenAndPromptLogprobs};
   PlanRow decode{SequenceSlot(0), 1, 100000, {}, {}, RowOutput::kToken};
   PlanRow one{SequenceSlot(1), 1, 0, {5}, {PageId(9)}, RowOutput::kNone};
@@ -86,7 +90,8 @@ TEST(PlanWire, StepRoundTrip) {
 TEST(PlanWire, OtherCommandsRoundTrip) {
   EXPECT_TRUE(std::get<StepPlan>(RoundTrip({CommandId(1), {}, StepPlan{}}).kind).rows.empty());
   const auto load = std::get<LoadAdapter>(
-      RoundTrip({CommandId(2), {1, 2},
+      RoundTrip({CommandId(2),
+                 {1, 2},
                  LoadAdapter{DigestOf(1), 99, LoraSharding::kFullySharded, {PageId(3), PageId(1)}}})
           .kind);
   EXPECT_EQ(load.digest, DigestOf(1));
@@ -99,17 +104,20 @@ TEST(PlanWire, OtherCommandsRoundTrip) {
   const auto prefetch = std::get<PrefetchAdapter>(
       RoundTrip({CommandId(4), {1, 2}, PrefetchAdapter{DigestOf(4)}}).kind);
   EXPECT_EQ(prefetch.digest, DigestOf(4));
-  const auto drop = std::get<DropAdapter>(
-      RoundTrip({CommandId(5), {1, 2}, DropAdapter{DigestOf(5), true}}).kind);
+  const auto drop =
+      std::get<DropAdapter>(RoundTrip({CommandId(5), {1, 2}, DropAdapter{DigestOf(5), true}}).kind);
   EXPECT_EQ(drop.digest, DigestOf(5));
   EXPECT_TRUE(drop.from_disk);
 }
 
 TEST(PlanWire, CompletionRoundTrip) {
-  RowResult row{SequenceSlot(4), {9, 10}, {{9, -0.5f, 1, {{9, -0.5f}, {3, -2.0f}}}},
-                {{1, -7.0f, 40, {}}}, true};
-  const Completion in{CommandId(8), absl::OkStatus(), {{row, {SequenceSlot(5), {}, {}, {}, false}},
-                                                       1234, 2}};
+  RowResult row{SequenceSlot(4),
+                {9, 10},
+                {{9, -0.5f, 1, {{9, -0.5f}, {3, -2.0f}}}},
+                {{1, -7.0f, 40, {}}},
+                true};
+  const Completion in{
+      CommandId(8), absl::OkStatus(), {{row, {SequenceSlot(5), {}, {}, {}, false}}, 1234, 2}};
   v1::Completion wire;
   ToProto(in, &wire);
   const auto out = FromProto(wire);
@@ -126,16 +134,15 @@ TEST(PlanWire, CompletionRoundTrip) {
   EXPECT_FALSE(out->step.rows[1].nonfinite);
   ASSERT_EQ(r.logprobs.size(), 1u);
   EXPECT_EQ(r.logprobs[0].rank, 1);
-  EXPECT_EQ(r.logprobs[0].top,
-            (std::vector<std::pair<int32_t, float>>{{9, -0.5f}, {3, -2.0f}}));
+  EXPECT_EQ(r.logprobs[0].top, (std::vector<std::pair<int32_t, float>>{{9, -0.5f}, {3, -2.0f}}));
   ASSERT_EQ(r.prompt_logprobs.size(), 1u);
   EXPECT_EQ(r.prompt_logprobs[0].logprob, -7.0f);
 }
 
 TEST(PlanWire, OutcomeKeepsCodeMessageAndDetail) {
-  const absl::Status in = Annotate(
-      MakeError(absl::StatusCode::kNotFound, Reason::kDigestMismatch, "digest", "ab", "other bytes"),
-      "tp_rank 1");
+  const absl::Status in = Annotate(MakeError(absl::StatusCode::kNotFound, Reason::kDigestMismatch,
+                                             "digest", "ab", "other bytes"),
+                                   "tp_rank 1");
   v1::Outcome wire;
   ToProto(in, &wire);
   const absl::Status out = StatusFromProto(wire);
@@ -148,8 +155,8 @@ TEST(PlanWire, OutcomeKeepsCodeMessageAndDetail) {
 }
 
 TEST(PlanWire, AttachRoundTrip) {
-  GroupInfo info{"g0", "unified", "b1", 2, DigestOf(3),
-                 {{"h", "cpu", "b1", 10, 9500}, {"i", "GPU-1", "b1", 11, 9501}}};
+  GroupInfo info{"g0", "unified",   "b1",
+                 2,    DigestOf(3), {{"h", "cpu", "b1", 10, 9500}, {"i", "GPU-1", "b1", 11, 9501}}};
   v1::Hello hello;
   ToProto(info, &hello);
   const auto back = FromProto(hello);
@@ -236,8 +243,7 @@ TEST(PlanWire, BadCommandsNameTheField) {
       [](auto* c) { c->mutable_step()->mutable_new_sequences(0)->mutable_spans(1)->set_end(4); },
       sequence + ".spans[1].end");
   ExpectRefused([](auto* c) { c->mutable_load()->set_digest(""); }, "command.load.digest");
-  ExpectRefused([](auto* c) { c->mutable_prefetch()->set_digest("1"); },
-                "command.prefetch.digest");
+  ExpectRefused([](auto* c) { c->mutable_prefetch()->set_digest("1"); }, "command.prefetch.digest");
   ExpectRefused([](auto* c) { c->mutable_drop(); }, "command.drop.digest");
   ExpectRefused(
       [](auto* c) {

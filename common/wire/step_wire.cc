@@ -80,9 +80,9 @@ absl::StatusOr<AdapterSpan> SpanFromProto(const v1::WireSpan& in, const std::str
   }
   AdapterSpan out{in.begin(), in.end(), {}};
   for (int i = 0; i < in.adapters_size(); ++i) {
-    ASSIGN_OR_RETURN(const Digest digest,
-                     DigestFromBytes(in.adapters(i).digest(),
-                                     absl::StrCat(field, ".adapters[", i, "].digest")));
+    ASSIGN_OR_RETURN(
+        const Digest digest,
+        DigestFromBytes(in.adapters(i).digest(), absl::StrCat(field, ".adapters[", i, "].digest")));
     out.adapters.push_back({digest, in.adapters(i).scale()});
   }
   return out;
@@ -170,14 +170,14 @@ absl::StatusOr<RowResult> RowResultFromProto(const v1::RowResult& in, const std:
   out.slot = SequenceSlot(in.slot());
   out.tokens.assign(in.tokens().begin(), in.tokens().end());
   for (int i = 0; i < in.logprobs_size(); ++i) {
-    ASSIGN_OR_RETURN(TokenLogprob logprob, LogprobFromProto(in.logprobs(i), absl::StrCat(
-                                               field, ".logprobs[", i, "]")));
+    ASSIGN_OR_RETURN(TokenLogprob logprob,
+                     LogprobFromProto(in.logprobs(i), absl::StrCat(field, ".logprobs[", i, "]")));
     out.logprobs.push_back(std::move(logprob));
   }
   for (int i = 0; i < in.prompt_logprobs_size(); ++i) {
-    ASSIGN_OR_RETURN(TokenLogprob logprob,
-                     LogprobFromProto(in.prompt_logprobs(i),
-                                      absl::StrCat(field, ".prompt_logprobs[", i, "]")));
+    ASSIGN_OR_RETURN(
+        TokenLogprob logprob,
+        LogprobFromProto(in.prompt_logprobs(i), absl::StrCat(field, ".prompt_logprobs[", i, "]")));
     out.prompt_logprobs.push_back(std::move(logprob));
   }
   if (in.error() > 1) {

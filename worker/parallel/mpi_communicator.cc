@@ -79,10 +79,10 @@ absl::Status MpiCommunicator::ScatterReduceGather(std::span<float> data) {
   std::vector<int> same(size_, mine);
   for (int r = 0; r < size_; ++r) places[r] = r * mine;
   parts_.resize(static_cast<size_t>(mine) * size_);
-  RETURN_IF_ERROR(ToStatus(MPI_Alltoallv(data.data(), counts.data(), offsets.data(), MPI_FLOAT,
-                                         parts_.data(), same.data(), places.data(), MPI_FLOAT,
-                                         comm_),
-                           "MPI_Alltoallv"));
+  RETURN_IF_ERROR(
+      ToStatus(MPI_Alltoallv(data.data(), counts.data(), offsets.data(), MPI_FLOAT, parts_.data(),
+                             same.data(), places.data(), MPI_FLOAT, comm_),
+               "MPI_Alltoallv"));
   sum_.resize(mine);
   SumInRankOrder(parts_.data(), mine, size_, sum_);
   return ToStatus(MPI_Allgatherv(sum_.data(), mine, MPI_FLOAT, data.data(), counts.data(),
@@ -135,8 +135,8 @@ absl::Status MpiCommunicator::Gather(std::span<const float> in, std::span<const 
       int code = MPI_SUCCESS;
       if (rank_ == r) code = MPI_Send(in.data() + begin, n, MPI_FLOAT, root, kTag, comm_);
       if (rank_ == root) {
-        code = MPI_Recv(out.data() + offset + begin, n, MPI_FLOAT, r, kTag, comm_,
-                        MPI_STATUS_IGNORE);
+        code =
+            MPI_Recv(out.data() + offset + begin, n, MPI_FLOAT, r, kTag, comm_, MPI_STATUS_IGNORE);
       }
       RETURN_IF_ERROR(ToStatus(code, "MPI_Send or MPI_Recv"));
     }

@@ -41,8 +41,8 @@ absl::Status ThreadCommunicator::AllReduceSum(std::span<float> data) {
   RETURN_IF_ERROR(Post(data.data(), data.size_bytes()));
   for (const ThreadGroup::Posted& other : group_->posted_) {
     if (other.bytes == data.size_bytes()) continue;
-    const absl::Status why = absl::InternalError(absl::StrCat(
-        "all-reduce of ", data.size_bytes(), " bytes meets one of ", other.bytes));
+    const absl::Status why = absl::InternalError(
+        absl::StrCat("all-reduce of ", data.size_bytes(), " bytes meets one of ", other.bytes));
     group_->Abort(why);
     return why;
   }
@@ -99,8 +99,8 @@ absl::Status ThreadCommunicator::Broadcast(std::span<std::byte> data, int root) 
   RETURN_IF_ERROR(Post(data.data(), data.size_bytes()));
   const ThreadGroup::Posted& from = group_->posted_[root];
   if (from.bytes != data.size_bytes()) {
-    const absl::Status why = absl::InternalError(absl::StrCat(
-        "broadcast of ", from.bytes, " bytes meets a buffer of ", data.size_bytes()));
+    const absl::Status why = absl::InternalError(
+        absl::StrCat("broadcast of ", from.bytes, " bytes meets a buffer of ", data.size_bytes()));
     group_->Abort(why);
     return why;
   }
