@@ -64,7 +64,7 @@ install_packages() {
 install_python() {
   local files=() stamp=$VENV/requirements.sha256 file
   if ! "$VENV/bin/python" -c '' 2>/dev/null; then rm -rf "$VENV"; fi
-  for file in deploy/models/requirements.txt tests/requirements.txt tests/*/requirements.txt; do
+  for file in deploy/models/requirements.txt tests/requirements.txt tests/tokenizer/requirements.txt; do
     [ -f "$file" ] || continue
     case $file in
       tests/*) [ $tests = 1 ] || grep -qs " $file\$" "$stamp" || continue ;;
