@@ -64,7 +64,9 @@ EXTERNALS = [
      {"kernels", "worker/ops", "worker/device"}),
     ("FlashInfer", r"flashinfer/.*", {"kernels/flashinfer"}),
     ("SQLite", r"sqlite3\.h$", {"coordinator/adapters", "coordinator/jobs"}),
-    ("ICU and SentencePiece", r"(unicode/|sentencepiece).*", {"coordinator/tokenizer"}),
+    # Python's regular expressions: a tokenizer's pre-tokenizer, PEFT's target_modules.
+    ("ICU", r"unicode/.*", {"coordinator/tokenizer", "common/lora"}),
+    ("SentencePiece", r"sentencepiece.*", {"coordinator/tokenizer"}),
     ("yaml-cpp", r"yaml-cpp/.*", {"common/flags"}),
     ("CLI11", r"CLI/.*", {"common/flags", "coordinator/ctl"}),
     ("spdlog", r"spdlog/.*", {"common/base"}),
