@@ -1,0 +1,67 @@
+#include "coordinator/adapters/adapter_path.h"
+
+#include <algorithm>
+#include <system_error>
+
+#include "common/base/status.h"
+
+namespace rootstock {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kMaxNameBytes = 63;
+constexpr int kMaxFiles = 1000;
+
+bool IsInside(const fs::path& root, const fs::path& path) {
+  return std::mismatch(root.begin(), root.end(), path.begin(), path.end()).first == root.end();
+}
+
+absl::Status BadPath(const std::string& path, const std::string& why) {
+  return InvalidField(Reason::kPathInvalid, "path", path, why);
+}
+
+}  // namespace
+
+absl::Status CheckAdapterName(const std::string& name) {
+  const auto plain = [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9'); };
+  const bool good = !name.empty() && name.size() <= kMaxNameBytes && plain(name[0]) &&
+                    std::all_of(name.begin(), name.end(), [&](char c) {
+                      return plain(c) || c == '.' || c == '_' || c == '-';
+                    });
+  if (good) return absl::OkStatus();
+  return InvalidField(Reason::kInvalidArgument, "name", name,
+                      "adapter names are [a-z0-9][a-z0-9._-]{0,62}");
+}
+
+absl::StatusOr<fs::path> ResolveAdapterPath(const fs::path& root, const std::string& path) {
+  if (root.empty()) return BadPath(path, "the coordinator was started without --adapter-root");
+  if (path.empty()) return BadPath(path, "empty; it names a directory under --adapter-root");
+  if (path.find('\0') != std::string::npos) return BadPath("", "holds a NUL byte");
+  const fs::path given(path);
+  if (given.is_absolute()) return BadPath(path, "absolute; it is taken under --adapter-root");
+  if (std::find(given.begin(), given.end(), "..") != given.end()) {
+    return BadPath(path, "'..' is not allowed");
+  }
+  std::error_code error;
+  const fs::path real_root = fs::canonical(root, error);
+  if (error) return BadPath(root.string(), "--adapter-root cannot be read: " + error.message());
+  const fs::path real = fs::canonical(real_root / given, error);
+  if (error) return BadPath(path, "under --adapter-root: " + error.message());
+  if (!IsInside(real_root, real)) return BadPath(path, "leads out of --adapter-root");
+  if (!fs::is_directory(real, error)) return BadPath(path, "not a directory");
+  int files = 0;
+  for (fs::directory_iterator it(real, error), end; !error && it != end; it.increment(error)) {
+    if (++files > kMaxFiles) return BadPath(path, "holds more than 1000 files");
+    std::error_code broken;
+    const fs::path target = fs::canonical(it->path(), broken);
+    if (broken || !IsInside(real_root, target)) {
+      return BadPath(path, "its file '" + it->path().filename().string() +
+                               "' leads out of --adapter-root");
+    }
+  }
+  if (error) return BadPath(path, error.message());
+  return real;
+}
+
+}  // namespace rootstock

@@ -1,0 +1,19 @@
+// Names and paths that come from clients.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace rootstock {
+
+// [a-z0-9][a-z0-9._-]{0,62}
+absl::Status CheckAdapterName(const std::string& name);
+
+// The directory that `path` names under `root`. path_invalid for absolute paths, "..", what does
+// not exist, and what leads out of the root through a symlink, the directory's files included.
+absl::StatusOr<std::filesystem::path> ResolveAdapterPath(const std::filesystem::path& root,
+                                                         const std::string& path);
+
+}  // namespace rootstock

@@ -1,0 +1,68 @@
+#include "coordinator/adapters/adapter_path.h"
+
+#include <fstream>
+
+#include "common/base/status.h"
+#include "gtest/gtest.h"
+
+namespace rootstock {
+namespace {
+
+namespace fs = std::filesystem;
+
+TEST(AdapterName, TakesThePatternOnly) {
+  for (const char* good : {"a", "0", "sql-v1.2_b", "a23456789012345678901234567890123456789012345678901234567890123"}) {
+    EXPECT_TRUE(CheckAdapterName(good).ok()) << good;
+  }
+  for (const char* bad : {"", "A", ".a", "-a", "_a", "a/b", "..", "a b", "ä",
+                          "a234567890123456789012345678901234567890123456789012345678901234"}) {
+    EXPECT_FALSE(CheckAdapterName(bad).ok()) << bad;
+  }
+}
+
+class AdapterPath : public testing::Test {
+ protected:
+  void SetUp() override {
+    base_ = fs::path(testing::TempDir()) / "adapter_path_test";
+    fs::remove_all(base_);
+    fs::create_directories(base_ / "root" / "good");
+    fs::create_directories(base_ / "outside");
+    std::ofstream(base_ / "outside" / "secret") << "x";
+    std::ofstream(base_ / "root" / "file") << "x";
+    std::ofstream(base_ / "root" / "good" / "adapter_config.json") << "{}";
+  }
+  Reason ReasonOf(const std::string& path) {
+    const auto got = ResolveAdapterPath(base_ / "root", path);
+    return got.ok() ? Reason::kInternal : GetErrorDetail(got.status())->reason;
+  }
+  fs::path base_;
+};
+
+TEST_F(AdapterPath, FindsDirectoriesUnderTheRoot) {
+  const auto got = ResolveAdapterPath(base_ / "root", "good");
+  ASSERT_TRUE(got.ok()) << got.status();
+  EXPECT_EQ(*got, fs::canonical(base_ / "root" / "good"));
+  fs::create_directory_symlink(base_ / "root" / "good", base_ / "root" / "alias");
+  EXPECT_TRUE(ResolveAdapterPath(base_ / "root", "alias").ok());
+}
+
+TEST_F(AdapterPath, L2RefusesEveryWayOut) {
+  fs::create_directory_symlink(base_ / "outside", base_ / "root" / "link");
+  fs::create_directories(base_ / "root" / "mixed");
+  fs::create_symlink(base_ / "outside" / "secret", base_ / "root" / "mixed" / "adapter_model.bin");
+  const std::string nul("good\0", 5);
+  for (const std::string& bad :
+       {std::string("../outside"), std::string("good/../../outside"), (base_ / "outside").string(),
+        std::string("link"), std::string("mixed"), std::string("absent"), std::string("file"),
+        std::string(""), nul}) {
+    EXPECT_EQ(ReasonOf(bad), Reason::kPathInvalid) << bad;
+  }
+  EXPECT_FALSE(ResolveAdapterPath("", "good").ok());
+  // A root whose name is a prefix of another's does not open the other.
+  fs::create_directories(base_ / "root2");
+  fs::create_directory_symlink(base_ / "root2", base_ / "root" / "near");
+  EXPECT_EQ(ReasonOf("near"), Reason::kPathInvalid);
+}
+
+}  // namespace
+}  // namespace rootstock

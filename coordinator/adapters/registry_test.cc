@@ -1,0 +1,286 @@
+#include "coordinator/adapters/registry.h"
+
+#include <atomic>
+#include <fstream>
+#include <sstream>
+#include <thread>
+
+#include "common/base/status.h"
+#include "coordinator/adapters/registry_metrics.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace rootstock {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+// Content is the text of the directory's one file; "bad" is refused.
+absl::StatusOr<LoadedAdapter> LoadText(const fs::path& directory) {
+  std::ifstream in(directory / "text");
+  std::ostringstream text;
+  text << in.rdbuf();
+  if (text.str() == "bad") return InvalidField(Reason::kNonfinite, "tensor", "x", "holds NaN");
+  LoadedAdapter out;
+  out.canonical = text.str();
+  out.digest = Sha256Of(out.canonical);
+  out.spec.modules = {{0, Module::kQ, 8, 0.1f}, {3, Module::kDown, 4, 2.0f}};
+  out.receipt_json = "{\"text\":\"" + text.str() + "\"}";
+  return out;
+}
+
+class RegistryTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    base_ = fs::path(testing::TempDir()) /
+            (std::string("registry_") +
+             testing::UnitTest::GetInstance()->current_test_info()->name());
+    fs::remove_all(base_);
+    fs::create_directories(base_ / "root");
+    for (const char* name : {"one", "two", "bad"}) Write(name, name);
+    Open();
+  }
+  void Write(const std::string& directory, const std::string& text) {
+    fs::create_directories(base_ / "root" / directory);
+    std::ofstream(base_ / "root" / directory / "text") << text;
+  }
+  void Open(AdapterLoader loader = LoadText) {
+    registry_.reset();
+    metrics_ = std::make_unique<Metrics>();
+    auto opened = Registry::Open({.data_dir = base_ / "data",
+                                  .adapter_root = base_ / "root",
+                                  .base_name = "base-model",
+                                  .loader = std::move(loader),
+                                  .unix_ms = [this] { return now_.load(); },
+                                  .metrics = std::make_shared<RegistryMetrics>(*metrics_)});
+    ASSERT_TRUE(opened.ok()) << opened.status();
+    registry_ = *std::move(opened);
+  }
+  bool BlobThere(const Digest& d) { return fs::exists(base_ / "data" / "blobs" / d.Hex()); }
+  size_t Blobs() {
+    size_t n = 0;
+    for ([[maybe_unused]] const auto& e : fs::directory_iterator(base_ / "data" / "blobs")) ++n;
+    return n;
+  }
+  Reason ReasonOf(const absl::Status& status) {
+    const auto detail = GetErrorDetail(status);
+    return detail ? detail->reason : Reason::kInternal;
+  }
+
+  fs::path base_;
+  std::atomic<int64_t> now_ = 1000;
+  std::unique_ptr<Metrics> metrics_;
+  std::unique_ptr<Registry> registry_;
+};
+
+TEST_F(RegistryTest, RegistersAndResolves) {
+  const auto entry = registry_->Register("a", "one", "default");
+  ASSERT_TRUE(entry.ok()) << entry.status();
+  EXPECT_EQ(entry->digest, Sha256Of("one"));
+  EXPECT_EQ(entry->registered_unix_ms, 1000);
+  EXPECT_EQ(entry->receipt_json, "{\"text\":\"one\"}");
+  now_ = 2000;
+  const auto handle = registry_->Resolve("a", "default");
+  ASSERT_TRUE(handle.ok());
+  EXPECT_EQ((*handle)->digest, entry->digest);
+  EXPECT_EQ((*handle)->spec.modules.size(), 2u);
+  EXPECT_EQ(registry_->Get("a", "default")->last_used_unix_ms, 2000);
+  EXPECT_TRUE(BlobThere(entry->digest));
+}
+
+TEST_F(RegistryTest, A3UnknownAndForeignNamesAreNotFoundInTheSameWords) {
+  ASSERT_TRUE(registry_->Register("a", "one", "other").ok());
+  const absl::Status foreign = registry_->Resolve("a", "default").status();
+  EXPECT_EQ(foreign.code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(ReasonOf(foreign), Reason::kUnknownModel);
+  EXPECT_THAT(std::string(foreign.message()), testing::Not(HasSubstr("other")));
+  EXPECT_EQ(registry_->Get("a", "default").status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(registry_->Unregister("a", "default").status().code(), absl::StatusCode::kNotFound);
+  EXPECT_TRUE(registry_->List("default")->empty());
+  EXPECT_TRUE(registry_->Resolve("a", "other").ok());
+}
+
+TEST_F(RegistryTest, SameContentAgainSucceedsOtherContentIsRefused) {
+  ASSERT_TRUE(registry_->Register("a", "one", "default").ok());
+  EXPECT_TRUE(registry_->Register("a", "one", "default").ok());
+  const absl::Status other = registry_->Register("a", "two", "default").status();
+  EXPECT_EQ(other.code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(ReasonOf(other), Reason::kNameTaken);
+  EXPECT_EQ(registry_->Resolve("a", "default").value()->digest, Sha256Of("one"));
+  EXPECT_EQ(Blobs(), 1u);
+  EXPECT_EQ(ReasonOf(registry_->Register("base-model", "one", "default").status()),
+            Reason::kNameTaken);
+}
+
+TEST_F(RegistryTest, BadNamesAndPathsAreRefused) {
+  EXPECT_EQ(ReasonOf(registry_->Register("Bad Name", "one", "default").status()),
+            Reason::kInvalidArgument);
+  EXPECT_EQ(ReasonOf(registry_->Register("a", "../root/one", "default").status()),
+            Reason::kPathInvalid);
+  EXPECT_EQ(ReasonOf(registry_->Register("a", "one", "").status()), Reason::kInvalidArgument);
+  EXPECT_THAT(metrics_->Text(),
+              HasSubstr("rootstock_adapter_rejects_total{reason=\"path_invalid\"} 1"));
+}
+
+TEST_F(RegistryTest, F9RestartKeepsAllAndRaisesTheIncarnation) {
+  EXPECT_EQ(registry_->incarnation(), 1u);
+  ASSERT_TRUE(registry_->Register("a", "one", "default").ok());
+  ASSERT_TRUE(registry_->Register("b", "two", "t2").ok());
+  Open();
+  EXPECT_EQ(registry_->incarnation(), 2u);
+  EXPECT_EQ(registry_->size(), 2u);
+  const auto handle = registry_->Resolve("b", "t2");
+  ASSERT_TRUE(handle.ok());
+  EXPECT_EQ((*handle)->spec, LoadText(base_ / "root" / "two")->spec);
+  EXPECT_EQ(registry_->Get("a", "default")->receipt_json, "{\"text\":\"one\"}");
+}
+
+TEST_F(RegistryTest, F10DeleteThenCreateAgainMeetsNothingOld) {
+  ASSERT_TRUE(registry_->Register("a", "one", "default").ok());
+  ASSERT_TRUE(registry_->Unregister("a", "default").ok());
+  EXPECT_EQ(registry_->Resolve("a", "default").status().code(), absl::StatusCode::kNotFound);
+  ASSERT_TRUE(registry_->Register("a", "two", "default").ok());
+  EXPECT_EQ(registry_->Resolve("a", "default").value()->digest, Sha256Of("two"));
+  EXPECT_EQ(Blobs(), 1u);
+}
+
+TEST_F(RegistryTest, F11AFailedRegistrationLeavesNothing) {
+  const absl::Status bad = registry_->Register("a", "bad", "default").status();
+  EXPECT_EQ(ReasonOf(bad), Reason::kNonfinite);
+  EXPECT_EQ(registry_->Resolve("a", "default").status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(Blobs(), 0u);
+  EXPECT_THAT(metrics_->Text(), HasSubstr("rootstock_adapters{state=\"staged\"} 0"));
+  EXPECT_THAT(metrics_->Text(),
+              HasSubstr("rootstock_adapter_rejects_total{reason=\"nonfinite\"} 1"));
+  EXPECT_TRUE(registry_->Register("a", "one", "default").ok());
+  // A blob that can't be written leaves no name either.
+  fs::remove_all(base_ / "data" / "blobs");
+  EXPECT_FALSE(registry_->Register("b", "two", "default").ok());
+  EXPECT_EQ(registry_->Resolve("b", "default").status().code(), absl::StatusCode::kNotFound);
+  Open();
+  EXPECT_EQ(registry_->size(), 1u);
+}
+
+TEST_F(RegistryTest, F3ConcurrentRegistrationsOfOneNameAgree) {
+  std::atomic<int> inside = 0, most = 0;
+  Open([&](const fs::path& directory) {
+    const int now = ++inside;
+    int seen = most.load();
+    while (now > seen && !most.compare_exchange_weak(seen, now)) {
+    }
+    std::this_thread::yield();
+    --inside;
+    return LoadText(directory);
+  });
+  std::vector<std::thread> threads;
+  std::atomic<int> good = 0, taken = 0;
+  for (int i = 0; i < 8; ++i) {
+    threads.emplace_back([&, i] {
+      const auto got = registry_->Register("a", i % 4 == 3 ? "two" : "one", "default");
+      got.ok() ? ++good : ++taken;
+    });
+  }
+  for (std::thread& t : threads) t.join();
+  EXPECT_EQ(most, 1);  // one reads, the others wait for its outcome
+  EXPECT_TRUE((good == 6 && taken == 2) || (good == 2 && taken == 6)) << good << " " << taken;
+  EXPECT_EQ(Blobs(), 1u);
+  EXPECT_EQ(registry_->size(), 1u);
+}
+
+TEST_F(RegistryTest, F4UnregisterWhileOthersRegisterTheName) {
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&, i] {
+      for (int k = 0; k < 20; ++k) {
+        if (i % 2 == 0) {
+          EXPECT_TRUE(registry_->Register("a", "one", "default").ok());
+        } else {
+          registry_->Unregister("a", "default").IgnoreError();
+        }
+        if (auto handle = registry_->Resolve("a", "default"); handle.ok()) {
+          EXPECT_TRUE(BlobThere((*handle)->digest));
+        }
+      }
+    });
+  }
+  for (std::thread& t : threads) t.join();
+  ASSERT_TRUE(registry_->Register("a", "one", "default").ok());
+  EXPECT_TRUE(BlobThere(Sha256Of("one")));
+  Open();
+  EXPECT_EQ(registry_->size(), 1u);
+  EXPECT_TRUE(registry_->Resolve("a", "default").ok());
+}
+
+TEST_F(RegistryTest, TheBlobStaysForWhatIsInFlight) {
+  ASSERT_TRUE(registry_->Register("a", "one", "default").ok());
+  AdapterHandle handle = registry_->Resolve("a", "default").value();
+  const auto gone = registry_->Unregister("a", "default");
+  ASSERT_TRUE(gone.ok());
+  EXPECT_TRUE(gone->last_name);
+  EXPECT_EQ(gone->freed_bytes, 3u);
+  EXPECT_TRUE(BlobThere(handle->digest));
+  EXPECT_NE(registry_->FindDigest(handle->digest), nullptr);
+  EXPECT_THAT(metrics_->Text(), HasSubstr("rootstock_adapters{state=\"retired\"} 1"));
+  handle.reset();
+  EXPECT_FALSE(BlobThere(Sha256Of("one")));
+  EXPECT_EQ(registry_->FindDigest(Sha256Of("one")), nullptr);
+  EXPECT_THAT(metrics_->Text(), HasSubstr("rootstock_adapters{state=\"retired\"} 0"));
+}
+
+TEST_F(RegistryTest, OneTenantsUnregisterKeepsAnothersIdenticalContent) {
+  ASSERT_TRUE(registry_->Register("a", "one", "t1").ok());
+  ASSERT_TRUE(registry_->Register("b", "one", "t2").ok());
+  EXPECT_EQ(Blobs(), 1u);
+  const auto first = registry_->Unregister("a", "t1");
+  EXPECT_EQ(first->freed_bytes, 0u);
+  EXPECT_FALSE(first->last_name);
+  EXPECT_TRUE(registry_->Resolve("b", "t2").ok());
+  EXPECT_EQ(registry_->Unregister("b", "t2")->freed_bytes, 3u);
+  EXPECT_EQ(Blobs(), 0u);
+}
+
+TEST_F(RegistryTest, ALostBlobIsReportedAndHealedByRegisteringAgain) {
+  ASSERT_TRUE(registry_->Register("a", "one", "default").ok());
+  fs::resize_file(base_ / "data" / "blobs" / Sha256Of("one").Hex(), 1);
+  Open();
+  const absl::Status status = registry_->Resolve("a", "default").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(registry_->Get("a", "default")->state, AdapterState::kFailed);
+  EXPECT_THAT(metrics_->Text(), HasSubstr("rootstock_adapters{state=\"failed\"} 1"));
+  ASSERT_TRUE(registry_->Register("a", "one", "default").ok());
+  EXPECT_TRUE(registry_->Resolve("a", "default").ok());
+  EXPECT_THAT(metrics_->Text(), HasSubstr("rootstock_adapters{state=\"failed\"} 0"));
+  EXPECT_THAT(metrics_->Text(), HasSubstr("rootstock_adapters{state=\"active\"} 1"));
+}
+
+TEST_F(RegistryTest, OpenSweepsUnfinishedAndUnnamedBlobs) {
+  ASSERT_TRUE(registry_->Register("a", "one", "default").ok());
+  std::ofstream(base_ / "data" / "blobs" / ".new-abcdef") << "half";
+  std::ofstream(base_ / "data" / "blobs" / Sha256Of("nobody").Hex()) << "orphan";
+  Open();
+  EXPECT_EQ(Blobs(), 1u);
+}
+
+TEST_F(RegistryTest, TheBaseIsRecordedOnceAndHeld) {
+  EXPECT_TRUE(registry_->CheckBase(Sha256Of("model")).ok());
+  EXPECT_TRUE(registry_->CheckBase(Sha256Of("model")).ok());
+  Open();
+  EXPECT_TRUE(registry_->CheckBase(Sha256Of("model")).ok());
+  const absl::Status other = registry_->CheckBase(Sha256Of("other"));
+  EXPECT_EQ(ReasonOf(other), Reason::kGroupMismatch);
+  EXPECT_THAT(std::string(other.message()), HasSubstr(Sha256Of("model").Short()));
+}
+
+TEST(AdapterStates, LegalMovesOnly) {
+  using enum AdapterState;
+  EXPECT_TRUE(MayMove(kStaged, kActive));
+  EXPECT_FALSE(MayMove(kStaged, kRetired));
+  EXPECT_FALSE(MayMove(kRetired, kFailed));
+  EXPECT_FALSE(MayMove(kActive, kStaged));
+  EXPECT_TRUE(MayMove(kFailed, kActive));
+}
+
+}  // namespace
+}  // namespace rootstock
