@@ -1,0 +1,40 @@
+// Reads a PEFT directory: honoured or refused by name, never ignored.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/lora/canonical.h"
+#include "common/lora/lora_spec.h"
+#include "common/model/model_spec.h"
+#include "common/safetensors/header.h"
+
+namespace rootstock {
+
+struct PeftLimits {
+  int max_lora_rank = kMaxLoraRank;
+  uint64_t max_bytes = uint64_t{4} << 30;  // of the weights file
+  uint64_t max_header_bytes = 4 << 20;
+  size_t max_tensors = 1 << 16;
+};
+
+struct PeftAdapter {
+  LoraSpec spec;
+  std::vector<LoraWeights> weights;  // parallel to spec.modules; finite
+  std::string base_model_name;       // base_model_name_or_path
+  // Config fields that change nothing, and rules of it that matched nothing.
+  std::vector<std::string> harmless_fields;
+};
+
+// Reads DIR for `model`. Nothing is allocated for a file's claims before they are checked; the
+// files are read once and copied. Errors carry one of adapter_rejects_total's reasons and name
+// field, tensor or file: kInvalidArgument, or kNotFound for a missing directory or file.
+absl::StatusOr<PeftAdapter> LoadPeftAdapter(const std::filesystem::path& dir,
+                                            const ModelSpec& model, const PeftLimits& limits);
+
+std::string EncodeCanonical(const PeftAdapter& adapter, const ModelSpec& model);
+
+}  // namespace rootstock
