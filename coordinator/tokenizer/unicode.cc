@@ -1,0 +1,109 @@
+#include "coordinator/tokenizer/unicode.h"
+
+#include <unicode/bytestream.h>
+#include <unicode/normalizer2.h>
+#include <unicode/uchar.h>
+#include <unicode/uniset.h>
+
+#include <algorithm>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "coordinator/tokenizer/utf8.h"
+
+namespace rootstock {
+namespace {
+
+// The general category by Unicode 16.0, as ICU's mask.
+uint32_t CategoryMask(char32_t c) {
+  const auto type = static_cast<UCharCategory>(u_charType(static_cast<UChar32>(c)));
+  if (type != U_UNASSIGNED) return U_MASK(type);
+  size_t count = 0;
+  const NewCharacters* table = NewCharacterTable(count);
+  const NewCharacters* row = std::lower_bound(
+      table, table + count, c, [](const NewCharacters& r, char32_t x) { return r.last < x; });
+  if (row == table + count || c < row->first) return U_MASK(U_UNASSIGNED);
+  return u_getPropertyValueEnum(UCHAR_GENERAL_CATEGORY_MASK, row->category);
+}
+
+// Whether `c` was in Unicode `major`.0 already.
+bool AssignedBy(char32_t c, int major) {
+  UVersionInfo age;
+  u_charAge(static_cast<UChar32>(c), age);
+  return age[0] != 0 && (age[0] < major || (age[0] == major && age[1] == 0));
+}
+
+const icu::Normalizer2* FullNormalizer(NormalForm form, UErrorCode& error) {
+  switch (form) {
+    case NormalForm::kNfc: return icu::Normalizer2::getNFCInstance(error);
+    case NormalForm::kNfd: return icu::Normalizer2::getNFDInstance(error);
+    case NormalForm::kNfkc: return icu::Normalizer2::getNFKCInstance(error);
+    case NormalForm::kNfkd: return icu::Normalizer2::getNFKDInstance(error);
+  }
+  return nullptr;
+}
+
+bool IsAscii(std::string_view text) {
+  return std::all_of(text.begin(), text.end(), [](char c) { return (c & 0x80) == 0; });
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> Normalize(std::string_view text, NormalForm form) {
+  if (IsAscii(text)) return std::string(text);
+  UErrorCode error = U_ZERO_ERROR;
+  // Built once; immutable from then on.
+  static const icu::UnicodeSet* const known = [] {
+    UErrorCode status = U_ZERO_ERROR;
+    auto* set = new icu::UnicodeSet(u"[:age=9.0:]", status);
+    set->freeze();
+    return set;
+  }();
+  const icu::Normalizer2* full = FullNormalizer(form, error);
+  std::string result;
+  if (U_SUCCESS(error)) {
+    const icu::FilteredNormalizer2 normalizer(*full, *known);
+    icu::StringByteSink<std::string> sink(&result, static_cast<int32_t>(text.size()));
+    normalizer.normalizeUTF8(0, {text.data(), static_cast<int32_t>(text.size())}, sink, nullptr,
+                             error);
+  }
+  if (U_FAILURE(error)) {
+    return absl::InternalError(absl::StrCat("unicode normalization: ", u_errorName(error)));
+  }
+  return result;
+}
+
+std::string Lowercase(std::string_view text) {
+  std::string result;
+  result.reserve(text.size());
+  for (size_t pos = 0; pos < text.size();) {
+    const char32_t c = NextCodePoint(text, pos);
+    // The one character whose unconditional lower case is two characters.
+    if (c == U'\u0130') {
+      result += "i\u0307";
+    } else {
+      AppendUtf8(u_tolower(static_cast<UChar32>(c)), result);
+    }
+  }
+  return result;
+}
+
+bool IsWhitespace(char32_t c) { return u_isUWhiteSpace(static_cast<UChar32>(c)); }
+
+bool IsNumber(char32_t c) { return CategoryMask(c) & (U_GC_ND_MASK | U_GC_NL_MASK | U_GC_NO_MASK); }
+
+bool IsPunctuation(char32_t c) {
+  if (c < 0x80) return c > 0x20 && c < 0x7F && !u_isalnum(static_cast<UChar32>(c));
+  return (CategoryMask(c) & U_GC_P_MASK) && AssignedBy(c, 8);
+}
+
+bool IsCombiningMark(char32_t c) { return (CategoryMask(c) & U_GC_M_MASK) && AssignedBy(c, 9); }
+
+bool IsWordCharacter(char32_t c) {
+  return u_hasBinaryProperty(static_cast<UChar32>(c), UCHAR_ALPHABETIC) ||
+         u_hasBinaryProperty(static_cast<UChar32>(c), UCHAR_JOIN_CONTROL) ||
+         (CategoryMask(c) & (U_GC_L_MASK | U_GC_M_MASK | U_GC_ND_MASK | U_GC_PC_MASK));
+}
+
+}  // namespace rootstock
