@@ -64,8 +64,7 @@ AddedTokenMatcher::Match AddedTokenMatcher::Next(std::string_view text, size_t f
     Match best{begin, begin, -1};
     uint32_t node = 0;
     for (size_t end = begin; end < text.size();) {
-      const auto it =
-          edges_.find(uint64_t{node} << 8 | static_cast<unsigned char>(text[end]));
+      const auto it = edges_.find(uint64_t{node} << 8 | static_cast<unsigned char>(text[end]));
       if (it == edges_.end()) break;
       node = it->second;
       ++end;

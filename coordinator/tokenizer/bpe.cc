@@ -35,8 +35,8 @@ absl::StatusOr<Bpe> Bpe::Create(BpeConfig config) {
   if (bpe.config_.unk_token) {
     bpe.unk_ = bpe.TokenToId(*bpe.config_.unk_token);
     if (!bpe.unk_) {
-      return absl::InvalidArgumentError(absl::StrCat("unk_token \"", *bpe.config_.unk_token,
-                                                     "\" is not in the vocabulary"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("unk_token \"", *bpe.config_.unk_token, "\" is not in the vocabulary"));
     }
   }
   for (int byte = 0; byte < 256 && bpe.config_.byte_fallback; ++byte) {
@@ -54,8 +54,8 @@ absl::Status Bpe::AddMerges() {
   for (const auto& [left, right] : config_.merges) {
     const std::string_view prefix = config_.continuing_subword_prefix;
     if (right.size() < prefix.size()) {
-      return absl::InvalidArgumentError(absl::StrCat("merges[", rank, "]: \"", right,
-                                                     "\" lacks continuing_subword_prefix"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("merges[", rank, "]: \"", right, "\" lacks continuing_subword_prefix"));
     }
     const std::string whole = left + right.substr(prefix.size());
     int32_t ids[3];
@@ -63,8 +63,8 @@ absl::Status Bpe::AddMerges() {
     for (const std::string* token : {&left, &right, &whole}) {
       const std::optional<int32_t> id = TokenToId(*token);
       if (!id) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            "merges[", rank, "] names \"", *token, "\", which is not in the vocabulary"));
+        return absl::InvalidArgumentError(absl::StrCat("merges[", rank, "] names \"", *token,
+                                                       "\", which is not in the vocabulary"));
       }
       ids[i++] = *id;
     }

@@ -1,5 +1,5 @@
-// The parts of tokenizer.json, each from its JSON. Errors name the place: INVALID_ARGUMENT when it is
-// malformed, UNIMPLEMENTED when it asks for a component that is not built in.
+// The parts of tokenizer.json, each from its JSON. Errors name the place: INVALID_ARGUMENT when it
+// is malformed, UNIMPLEMENTED when it asks for a component that is not built in.
 #pragma once
 
 #include <memory>

@@ -72,8 +72,7 @@ absl::StatusOr<bool> JsonNode::Bool(const std::string& key, std::optional<bool> 
   return member.value().get<bool>();
 }
 
-absl::StatusOr<int64_t> JsonNode::Integer(const std::string& key, int64_t low,
-                                          int64_t high) const {
+absl::StatusOr<int64_t> JsonNode::Integer(const std::string& key, int64_t low, int64_t high) const {
   ASSIGN_OR_RETURN(const JsonNode member, Member(key));
   return member.AsInteger(low, high);
 }

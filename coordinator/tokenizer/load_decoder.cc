@@ -56,8 +56,8 @@ absl::Status ChainBuilder::AddStrip(const JsonNode& node) {
   if (content.empty()) return node.Invalid("content is empty");
   ASSIGN_OR_RETURN(const int64_t start, node.Integer("start", 0, INT32_MAX));
   ASSIGN_OR_RETURN(const int64_t stop, node.Integer("stop", 0, INT32_MAX));
-  return Push<StripStage>(std::move(content), static_cast<size_t>(start),
-                          static_cast<size_t>(stop), joined_);
+  return Push<StripStage>(std::move(content), static_cast<size_t>(start), static_cast<size_t>(stop),
+                          joined_);
 }
 
 absl::Status ChainBuilder::Add(const JsonNode& node) {
@@ -69,8 +69,8 @@ absl::Status ChainBuilder::Add(const JsonNode& node) {
     joined_ = true;
     return absl::OkStatus();
   }
-  const bool known = type == "ByteLevel" || type == "ByteFallback" || type == "Metaspace" ||
-                     type == "BPEDecoder";
+  const bool known =
+      type == "ByteLevel" || type == "ByteFallback" || type == "Metaspace" || type == "BPEDecoder";
   if (!known) return node.Unsupported(type, "this decoder is not built in");
   if (joined_) return node.Unsupported(type, "this decoder takes tokens, but they are joined");
   if (type == "Metaspace") return AddMetaspace(node);

@@ -99,7 +99,8 @@ absl::StatusOr<std::vector<AddedToken>> LoadAddedTokens(const JsonNode& node, co
   if (node.IsNull()) return tokens;
   ASSIGN_OR_RETURN(const std::vector<JsonNode> elements, node.Elements());
   Vocab added;
-  // The reference numbers tokens that the vocabulary lacks on from its size, whatever the file says.
+  // The reference numbers tokens that the vocabulary lacks on from its size, whatever the file
+  // says.
   auto next = static_cast<int32_t>(bpe.vocab().size());
   for (const JsonNode& element : elements) {
     AddedToken token;

@@ -88,14 +88,18 @@ std::vector<Span> MergeContiguous(const std::vector<Span>& spans) {
 std::vector<Span> ApplyBehavior(const std::vector<Span>& spans, SplitBehavior behavior) {
   std::vector<Span> result;
   switch (behavior) {
-    case SplitBehavior::kIsolated: return spans;
+    case SplitBehavior::kIsolated:
+      return spans;
     case SplitBehavior::kRemoved:
       std::copy_if(spans.begin(), spans.end(), std::back_inserter(result),
                    [](const Span& span) { return !span.match; });
       return result;
-    case SplitBehavior::kMergedWithPrevious: return MergeWithPrevious(spans);
-    case SplitBehavior::kMergedWithNext: return MergeWithNext(spans);
-    case SplitBehavior::kContiguous: return MergeContiguous(spans);
+    case SplitBehavior::kMergedWithPrevious:
+      return MergeWithPrevious(spans);
+    case SplitBehavior::kMergedWithNext:
+      return MergeWithNext(spans);
+    case SplitBehavior::kContiguous:
+      return MergeContiguous(spans);
   }
   return result;
 }
@@ -192,8 +196,8 @@ MetaspacePreTokenizer::MetaspacePreTokenizer(std::string mark, PrependScheme pre
 absl::Status MetaspacePreTokenizer::Apply(std::vector<Piece>& pieces) const {
   return ForEachText(pieces, [&](Piece& piece, std::vector<Piece>& out) {
     piece.text = absl::StrReplaceAll(piece.text, {{" ", mark_}});
-    const bool prepend = prepend_ == PrependScheme::kAlways ||
-                         (prepend_ == PrependScheme::kFirst && piece.at_start);
+    const bool prepend =
+        prepend_ == PrependScheme::kAlways || (prepend_ == PrependScheme::kFirst && piece.at_start);
     if (prepend && !piece.text.starts_with(mark_)) piece.text.insert(0, mark_);
     if (!split_) {
       out.push_back(std::move(piece));

@@ -58,9 +58,8 @@ class IcuMatcher : public Regex::Matcher {
       any = true;
     }
     if (U_FAILURE(error)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("the tokenizer's split pattern cannot be run on this text: ",
-                       u_errorName(error)));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "the tokenizer's split pattern cannot be run on this text: ", u_errorName(error)));
     }
     if (done != text.size()) spans.push_back({done, text.size(), false});
     return absl::OkStatus();
@@ -96,8 +95,8 @@ absl::StatusOr<std::unique_ptr<Regex>> Regex::Compile(std::string_view pattern) 
   if (!translated.ok()) return translated.status();
   UErrorCode error = U_ZERO_ERROR;
   UParseError where;
-  std::unique_ptr<icu::RegexPattern> compiled(icu::RegexPattern::compile(
-      icu::UnicodeString::fromUTF8(*translated), kFlags, where, error));
+  std::unique_ptr<icu::RegexPattern> compiled(
+      icu::RegexPattern::compile(icu::UnicodeString::fromUTF8(*translated), kFlags, where, error));
   if (U_FAILURE(error)) {
     return absl::InvalidArgumentError(
         absl::StrCat("pattern \"", std::string(pattern), "\": ", u_errorName(error)));

@@ -35,8 +35,8 @@ class Regex {
   class Matcher {
    public:
     virtual ~Matcher() = default;
-    // Cuts `text` (valid UTF-8) into matches and what lies between them: adjoining, never empty save
-    // for empty matches. INVALID_ARGUMENT when matching needs more memory than it may take.
+    // Cuts `text` (valid UTF-8) into matches and what lies between them: adjoining, never empty
+    // save for empty matches. INVALID_ARGUMENT when matching needs more memory than it may take.
     virtual absl::Status Cut(std::string_view text, std::vector<Span>& spans) = 0;
   };
   virtual absl::StatusOr<std::unique_ptr<Matcher>> NewMatcher() const = 0;

@@ -35,8 +35,8 @@ class Translator {
     return true;
   }
   absl::Status Refuse(std::string_view construct) const {
-    return absl::UnimplementedError(absl::StrCat("pattern \"", std::string(pattern_), "\": ",
-                                                 std::string(construct), " at byte ", pos_));
+    return absl::UnimplementedError(absl::StrCat(
+        "pattern \"", std::string(pattern_), "\": ", std::string(construct), " at byte ", pos_));
   }
 
   absl::Status Item();
@@ -64,12 +64,18 @@ absl::Status Translator::Item() {
       bool single = false;
       return Escape(/*in_class=*/false, &single);
     }
-    case '[': return Class();
-    case '(': return Group();
-    case '{': return Interval();
+    case '[':
+      return Class();
+    case '(':
+      return Group();
+    case '{':
+      return Interval();
     case '}':
-    case ']': out_ += '\\'; break;
-    default: break;
+    case ']':
+      out_ += '\\';
+      break;
+    default:
+      break;
   }
   out_ += c;
   ++pos_;
@@ -95,7 +101,8 @@ absl::Status Translator::Group() {
     ++pos_;
   }
   const char last = Peek();
-  // In Ruby, (?i) inside a pattern opens a group up to the enclosing one's end, alternatives and all.
+  // In Ruby, (?i) inside a pattern opens a group up to the enclosing one's end, alternatives and
+  // all.
   if (flags.empty() || (last != ':' && !(last == ')' && at_start))) return Refuse("group");
   ++pos_;
   absl::StrAppend(&out_, "(?", flags, std::string(1, last));
@@ -132,17 +139,32 @@ absl::Status Translator::Escape(bool in_class, bool* single) {
   *single = false;
   ++pos_;
   switch (c) {
-    case 'p': return Property(false);
-    case 'P': return Property(true);
-    case 's': out_ += "\\p{White_Space}"; return absl::OkStatus();
-    case 'S': out_ += "\\P{White_Space}"; return absl::OkStatus();
+    case 'p':
+      return Property(false);
+    case 'P':
+      return Property(true);
+    case 's':
+      out_ += "\\p{White_Space}";
+      return absl::OkStatus();
+    case 'S':
+      out_ += "\\P{White_Space}";
+      return absl::OkStatus();
     case 'd':
-    case 'D': out_ += *PropertySet("Nd", c == 'D'); return absl::OkStatus();
+    case 'D':
+      out_ += *PropertySet("Nd", c == 'D');
+      return absl::OkStatus();
     case 'w':
-    case 'W': out_ += WordSet(c == 'W'); return absl::OkStatus();
-    case 'h': out_ += "[0-9A-Fa-f]"; return absl::OkStatus();
-    case 'H': out_ += "[^0-9A-Fa-f]"; return absl::OkStatus();
-    default: break;
+    case 'W':
+      out_ += WordSet(c == 'W');
+      return absl::OkStatus();
+    case 'h':
+      out_ += "[0-9A-Fa-f]";
+      return absl::OkStatus();
+    case 'H':
+      out_ += "[^0-9A-Fa-f]";
+      return absl::OkStatus();
+    default:
+      break;
   }
   *single = true;
   if (c == 'x' || c == 'u') return --pos_, CodePoint();

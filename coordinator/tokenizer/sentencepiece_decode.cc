@@ -87,11 +87,14 @@ class SentencePieceStream : public DecodeStream {
 std::string TextOf(const SentencePieceModel& model, int id) {
   const std::string piece = model.Piece(id);
   switch (model.KindOf(id)) {
-    case Kind::kControl: return {};
+    case Kind::kControl:
+      return {};
     case Kind::kByte:
       return std::string(1, static_cast<char>(std::strtol(piece.c_str() + 3, nullptr, 16)));
-    case Kind::kUnknown: return model.Decode({piece});  // The model's sign for unknown characters.
-    case Kind::kNormal: break;
+    case Kind::kUnknown:
+      return model.Decode({piece});  // The model's sign for unknown characters.
+    case Kind::kNormal:
+      break;
   }
   return absl::StrReplaceAll(piece, {{kSpaceMark, " "}});
 }

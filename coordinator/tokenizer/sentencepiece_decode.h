@@ -16,9 +16,9 @@ struct SentencePieceDecoding {
     SentencePieceModel::Kind kind;
     std::string text;  // What it decodes to, spaces written as such; a byte token's byte.
   };
-  std::vector<Token> tokens;     // By id.
-  bool drops_first_space;        // One space at the beginning of the text is not shown ...
-  bool drops_all_first_spaces;   // ... or any number of pieces beginning with one.
+  std::vector<Token> tokens;    // By id.
+  bool drops_first_space;       // One space at the beginning of the text is not shown ...
+  bool drops_all_first_spaces;  // ... or any number of pieces beginning with one.
 };
 
 SentencePieceDecoding DecodingOf(const SentencePieceModel& model);

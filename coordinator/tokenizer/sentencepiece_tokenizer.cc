@@ -18,9 +18,9 @@ namespace {
 
 using Kind = SentencePieceModel::Kind;
 
-// Immutable: called from any thread. Control tokens decode to nothing whatever skip_special says, as
-// SentencePiece does it. With parse_special, control tokens written out in the text are cut out first
-// and the texts between them are encoded one by one.
+// Immutable: called from any thread. Control tokens decode to nothing whatever skip_special says,
+// as SentencePiece does it. With parse_special, control tokens written out in the text are cut out
+// first and the texts between them are encoded one by one.
 class SentencePieceTokenizer : public Tokenizer {
  public:
   SentencePieceTokenizer(std::unique_ptr<SentencePieceModel> model, bool add_bos, bool add_eos)

@@ -19,9 +19,7 @@ class TokenTable {
     bool present = false;
     bool special = false;
 
-    const std::string& ForDecoder() const {
-      return decoder_text.empty() ? content : decoder_text;
-    }
+    const std::string& ForDecoder() const { return decoder_text.empty() ? content : decoder_text; }
   };
 
   // Adds or replaces.

@@ -10,8 +10,7 @@
 
 namespace rootstock {
 
-absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(
-    const std::filesystem::path& model_dir) {
+absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::filesystem::path& model_dir) {
   std::error_code ignored;
   const std::filesystem::path json = model_dir / "tokenizer.json";
   if (std::filesystem::exists(json, ignored)) return LoadJsonTokenizer(json);

@@ -36,10 +36,14 @@ bool AssignedBy(char32_t c, int major) {
 
 const icu::Normalizer2* FullNormalizer(NormalForm form, UErrorCode& error) {
   switch (form) {
-    case NormalForm::kNfc: return icu::Normalizer2::getNFCInstance(error);
-    case NormalForm::kNfd: return icu::Normalizer2::getNFDInstance(error);
-    case NormalForm::kNfkc: return icu::Normalizer2::getNFKCInstance(error);
-    case NormalForm::kNfkd: return icu::Normalizer2::getNFKDInstance(error);
+    case NormalForm::kNfc:
+      return icu::Normalizer2::getNFCInstance(error);
+    case NormalForm::kNfd:
+      return icu::Normalizer2::getNFDInstance(error);
+    case NormalForm::kNfkc:
+      return icu::Normalizer2::getNFKCInstance(error);
+    case NormalForm::kNfkd:
+      return icu::Normalizer2::getNFKDInstance(error);
   }
   return nullptr;
 }
