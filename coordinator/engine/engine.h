@@ -22,6 +22,7 @@ struct GroupStatus {
   std::string state;  // forming, loading, ready, draining, broken
   Epoch epoch;
   PageGeometry geometry;
+  DType compute_dtype = DType::kF32;
   uint32_t pages_free = 0, pages_kv = 0, pages_adapter = 0;
   std::vector<ResidentAdapter> adapters;
   uint64_t steps = 0;
