@@ -7,15 +7,15 @@
 #   --stop           stop the servers that an earlier run left
 #   --once           stop the servers after the answers
 #   --ranks N        tensor-parallel ranks, 1 to 3 (default 2)
-#   --prompt TEXT    ask this
+#   --prompt TEXT    ask all of them this (default: deploy/demo/prompts.json)
 #   --max-tokens N   length of each answer (default 48)
 #   --help
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-state=$ROOT/build/quickstart bin=$ROOT/build/dev/bin
+base=SmolLM2-135M-Instruct state=$ROOT/build/quickstart bin=$ROOT/build/dev/bin
 once=0 stop=0 ranks=2 max_tokens=48
-prompt="Tell me about the sea."
+prompt=""
 while [ $# -gt 0 ]; do
   case $1 in
     --stop) stop=1 ;;
@@ -101,7 +101,7 @@ start_all() {
   say "starting the coordinator and mpirun -np $ranks lora-worker --device cpu"
   launch coordinator "$bin/lora-coordinator" --listen 127.0.0.1:0 --metrics-port 0 \
     --port-file "$state/coordinator.ports" --data "$state/data" --model "$model" \
-    --served-model-name smollm2 --adapter-root "$ROOT/deploy/demo/adapters"
+    --served-model-name "$base" --adapter-root "$ROOT/deploy/demo/adapters"
   wait_for 30 "the coordinator's start" has_ports coordinator
   launch worker "${mpi[@]}" "$bin/lora-worker" \
     --coordinator "127.0.0.1:$(port_of coordinator grpc)" --model "$model" --device cpu \
@@ -141,17 +141,20 @@ fi
 say "adapters"
 register_adapters
 
-# One question to the base and to every adapter, at once: rows of one batch.
-ask() {
-  local model
-  for model in smollm2 $(cd deploy/demo/adapters && ls -d -- */ | tr -d /); do
-    printf '%s\t%s\n' "$model" "$1"
-  done >"$state/batch.tsv"
-  ctl generate --batch "$state/batch.tsv" --max-tokens "$max_tokens"
+# write_batch FILE: one line a request, the base's and every adapter's.
+write_batch() {
+  "$VENV/bin/python" - "$prompt" deploy/demo/prompts.json >"$1" <<'PY'
+import json, sys
+demo = json.load(open(sys.argv[2], encoding="utf-8"))
+for entry in demo["prompts"]:
+    prompt = demo["template"].replace("{question}", sys.argv[1] or entry["question"])
+    print(json.dumps({"model": entry["model"], "prompt": prompt}))
+PY
 }
 
-say "asking the base and every adapter at once: $prompt"
-ask "$prompt"
+say "asking the base and every adapter at once"
+write_batch "$state/batch.jsonl"
+ctl generate --batch "$state/batch.jsonl" --max-tokens "$max_tokens" --parse-special
 say "what ran together"
 ctl status
 
