@@ -235,7 +235,7 @@ def make(recipe: Recipe, model_dir: Path, output: Path, device: str) -> Score:
     save(model, output)
     score, samples = probe(model, tokenizer, recipe.name)
     (output / "README.md").write_text(describe(recipe, samples[:5]), encoding="utf-8")
-    print(f"{recipe.name}: style {score.style:.2f}, facts {score.facts:.2f} -> {output}", flush=True)
+    print(f"{recipe.name}: style {score.style:.2f}, facts {score.facts:.2f}", flush=True)
     return score
 
 
