@@ -60,6 +60,7 @@ class Model {
   absl::Status RunMlp(int layer, int tokens);
   void ApplyLora(int layer, std::span<const LoraTarget> targets, int in, const float* x, int width,
                  float* out);
+  absl::Status ReduceDelta(int tokens);
   absl::Status ComputeLogits(const ForwardBatch& batch);
 
   const ModelSpec spec_;
@@ -77,8 +78,8 @@ class Model {
   DeviceBuffer wide_;                 // [max_tokens, max(qkv, gate_up)]
   DeviceBuffer narrow_;               // [max_tokens, max(heads · head_dim, ffn)]
   DeviceBuffer partial_logits_;       // [max_outputs, vocab range]
-  DeviceBuffer gathered_;             // tp_rank 0, tp_size > 1: parts of all ranks, one by one
-  DeviceBuffer logits_;               // tp_rank 0: [max_outputs, vocab]
+  DeviceBuffer gathered_;             // tp_rank 0 of several: parts of all ranks, one by one
+  DeviceBuffer logits_;               // tp_rank 0 of several: [max_outputs, vocab]
 
   LoraBatch lora_batch_;
   std::vector<AdapterRun> runs_;

@@ -1,0 +1,173 @@
+#include "worker/weights/weight_loader.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+
+namespace rootstock {
+
+WeightLoader::WeightLoader(const ModelSpec& spec, const TpPlan& tp, int tp_rank, Device& device,
+                           const LoadOptions& options, WeightSource& source)
+    : spec_(spec),
+      tp_(tp),
+      tp_rank_(tp_rank),
+      device_(device),
+      options_(options),
+      source_(source),
+      weights_(new ModelWeights) {}
+
+absl::StatusOr<std::unique_ptr<ModelWeights>> WeightLoader::Run() {
+  if (options_.dtype == DType::kF16) {
+    return InvalidField(Reason::kDtype, "dtype", "f16", "weights are kept in f32 or bf16");
+  }
+  RETURN_IF_ERROR(PlanModel());
+  std::vector<TensorShape> used;
+  for (const Slice& slice : slices_) {
+    RETURN_IF_ERROR(source_.Check(slice.tensor));
+    used.push_back(slice.tensor);
+  }
+  RETURN_IF_ERROR(source_.CheckNothingLeft(used));
+  RETURN_IF_ERROR(ReadAll());
+  ASSIGN_OR_RETURN(weights_->fingerprint_, source_.Fingerprint());
+  return std::move(weights_);
+}
+
+absl::StatusOr<std::byte*> WeightLoader::Allocate(size_t elements, DType dtype) {
+  ASSIGN_OR_RETURN(DeviceBuffer buffer,
+                   device_.Allocate(elements * DTypeBytes(dtype), "model weights"));
+  std::byte* data = buffer.data();
+  weights_->device_bytes_ += buffer.bytes();
+  weights_->buffers_.push_back(std::move(buffer));
+  return data;
+}
+
+absl::Status WeightLoader::PlanModel() {
+  ASSIGN_OR_RETURN(weights_->embedding_, PlanVocabulary("model.embed_tokens.weight"));
+  weights_->head_ = weights_->embedding_;
+  if (!spec_.tie_word_embeddings) {
+    ASSIGN_OR_RETURN(weights_->head_, PlanVocabulary("lm_head.weight"));
+  }
+  ASSIGN_OR_RETURN(weights_->final_norm_, PlanNorm("model.norm.weight", spec_.hidden_size));
+  weights_->layers_.resize(spec_.num_layers);
+  for (int layer = 0; layer < spec_.num_layers; ++layer) RETURN_IF_ERROR(PlanLayer(layer));
+  return absl::OkStatus();
+}
+
+absl::Status WeightLoader::PlanLayer(int layer) {
+  LayerWeights& w = weights_->layers_[layer];
+  const std::string prefix = absl::StrCat("model.layers.", layer, ".");
+  ASSIGN_OR_RETURN(w.input_norm, PlanNorm(prefix + "input_layernorm.weight", spec_.hidden_size));
+  ASSIGN_OR_RETURN(w.qkv, PlanProjection(layer, {Module::kQ, Module::kK, Module::kV}));
+  RETURN_IF_ERROR(PlanQkvBias(layer, w));
+  if (spec_.qk_norm) {
+    ASSIGN_OR_RETURN(w.q_norm, PlanNorm(prefix + "self_attn.q_norm.weight", spec_.head_dim));
+    ASSIGN_OR_RETURN(w.k_norm, PlanNorm(prefix + "self_attn.k_norm.weight", spec_.head_dim));
+  }
+  ASSIGN_OR_RETURN(w.o, PlanProjection(layer, {Module::kO}));
+  ASSIGN_OR_RETURN(w.post_norm,
+                   PlanNorm(prefix + "post_attention_layernorm.weight", spec_.hidden_size));
+  ASSIGN_OR_RETURN(w.gate_up, PlanProjection(layer, {Module::kGate, Module::kUp}));
+  ASSIGN_OR_RETURN(w.down, PlanProjection(layer, {Module::kDown}));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Matrix> WeightLoader::PlanProjection(int layer, const std::vector<Module>& modules) {
+  std::vector<Slice> parts;
+  Matrix matrix{nullptr, options_.dtype, 0, 0};
+  for (const Module module : modules) {
+    Slice slice;
+    const int out = spec_.out_features(module);
+    const int in = spec_.in_features(module);
+    slice.tensor = {ModulePath(layer, module) + ".weight", out, in};
+    const Range sharded = tp_.sharded_features(tp_rank_, module);
+    slice.rows = IsRowParallel(module) ? Range{0, out} : sharded;
+    slice.cols = IsRowParallel(module) ? sharded : Range{0, in};
+    slice.dtype = options_.dtype;
+    matrix.rows += slice.rows.size();
+    matrix.cols = slice.cols.size();
+    parts.push_back(std::move(slice));
+  }
+  ASSIGN_OR_RETURN(std::byte * data,
+                   Allocate(static_cast<size_t>(matrix.rows) * matrix.cols, options_.dtype));
+  matrix.data = data;
+  for (Slice& slice : parts) {
+    slice.out = data;
+    data += static_cast<size_t>(slice.rows.size()) * slice.cols.size() * DTypeBytes(slice.dtype);
+    slices_.push_back(std::move(slice));
+  }
+  return matrix;
+}
+
+absl::Status WeightLoader::PlanQkvBias(int layer, LayerWeights& weights) {
+  if (!spec_.qkv_bias) return absl::OkStatus();
+  ASSIGN_OR_RETURN(std::byte * data, Allocate(weights.qkv.rows, DType::kF32));
+  weights.qkv_bias = reinterpret_cast<const float*>(data);
+  for (const Module module : {Module::kQ, Module::kK, Module::kV}) {
+    Slice slice;
+    slice.tensor = {ModulePath(layer, module) + ".bias", 1, spec_.out_features(module), true};
+    slice.rows = {0, 1};
+    slice.cols = tp_.sharded_features(tp_rank_, module);
+    slice.out = data;
+    data += slice.cols.size() * sizeof(float);
+    slices_.push_back(std::move(slice));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Matrix> WeightLoader::PlanVocabulary(const std::string& name) {
+  Slice slice;
+  slice.tensor = {name, spec_.vocab_size, spec_.hidden_size};
+  slice.rows = tp_.shards[tp_rank_].vocab;
+  slice.cols = {0, spec_.hidden_size};
+  slice.dtype = options_.dtype;
+  ASSIGN_OR_RETURN(slice.out,
+                   Allocate(static_cast<size_t>(slice.rows.size()) * spec_.hidden_size,
+                            options_.dtype));
+  const Matrix matrix{slice.out, options_.dtype, slice.rows.size(), spec_.hidden_size};
+  slices_.push_back(std::move(slice));
+  return matrix;
+}
+
+absl::StatusOr<const float*> WeightLoader::PlanNorm(const std::string& name, int n) {
+  Slice slice;
+  slice.tensor = {name, 1, n, true, true};
+  slice.rows = {0, 1};
+  slice.cols = {0, n};
+  ASSIGN_OR_RETURN(slice.out, Allocate(n, DType::kF32));
+  const float* data = reinterpret_cast<const float*>(slice.out);
+  slices_.push_back(std::move(slice));
+  return data;
+}
+
+absl::Status WeightLoader::ReadAll() {
+  const auto bytes = [this](const Slice& slice) {
+    return static_cast<uint64_t>(slice.rows.size()) * slice.cols.size() *
+           source_.ElementBytes(slice.tensor);
+  };
+  uint64_t total = 0;
+  for (const Slice& slice : slices_) total += bytes(slice);
+  for (const Slice& slice : slices_) {
+    source_.Read(slice.tensor, slice.rows, slice.cols, slice.dtype, slice.out);
+    weights_->bytes_read_ += bytes(slice);
+    if (options_.progress) options_.progress(weights_->bytes_read_, total);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<ModelWeights>> ModelWeights::Load(
+    const std::filesystem::path& model_dir, const ModelSpec& spec, const TpPlan& tp, int tp_rank,
+    Device& device, const LoadOptions& options) {
+  ASSIGN_OR_RETURN(std::unique_ptr<WeightSource> source, OpenWeightFiles(model_dir));
+  return WeightLoader(spec, tp, tp_rank, device, options, *source).Run();
+}
+
+absl::StatusOr<std::unique_ptr<ModelWeights>> ModelWeights::Dummy(const ModelSpec& spec,
+                                                                  const TpPlan& tp, int tp_rank,
+                                                                  Device& device, uint64_t seed,
+                                                                  const LoadOptions& options) {
+  const std::unique_ptr<WeightSource> source = MakeDummySource(spec, seed);
+  return WeightLoader(spec, tp, tp_rank, device, options, *source).Run();
+}
+
+}  // namespace rootstock
