@@ -7,7 +7,7 @@
 namespace rootstock::kernels {
 
 struct AttentionRow {
-  int begin = 0;                    // first token in the batch
+  int begin = 0;  // first token in the batch
   int num_tokens = 0;
   int start_position = 0;           // of the first token
   const uint32_t* pages = nullptr;  // of positions 0 … start_position + num_tokens - 1

@@ -10,7 +10,7 @@ namespace rootstock::kernels {
 constexpr int kQueryBlock = 16;
 
 // Pairs [first, first + count) of a row, count ≤ kQueryBlock.
-ROOTSTOCK_VARIANTS(void AttendBlock(const AttentionArgs& args, const AttentionRow& row,
-                                    int kv_head, int first, int count))
+ROOTSTOCK_VARIANTS(void AttendBlock(const AttentionArgs& args, const AttentionRow& row, int kv_head,
+                                    int first, int count))
 
 }  // namespace rootstock::kernels

@@ -87,7 +87,8 @@ class Case {
   }
   void CheckHead(size_t i, int t, int h) {
     const int token = rows_[i].begin + t, last = rows_[i].start_position + t;
-    const float* q = &qkv_[token * (shape_.heads + 2 * shape_.kv_heads) * shape_.dim + h * shape_.dim];
+    const float* q =
+        &qkv_[token * (shape_.heads + 2 * shape_.kv_heads) * shape_.dim + h * shape_.dim];
     const int kv = h / (shape_.heads / shape_.kv_heads) * shape_.dim;
     std::vector<double> score(last + 1), want(shape_.dim, 0.0);
     double sum = 0;
@@ -113,8 +114,12 @@ class Case {
 };
 
 TEST(AttentionTest, MixedRowsAndShapes) {
-  for (const Shape& shape : {Shape{4, 4, 16, 16}, {9, 3, 64, 16}, {6, 1, 24, 4}, {40, 1, 8, 64},
-                             {2, 2, 128, 5}, {3, 1, 256, 16}}) {
+  for (const Shape& shape : {Shape{4, 4, 16, 16},
+                             {9, 3, 64, 16},
+                             {6, 1, 24, 4},
+                             {40, 1, 8, 64},
+                             {2, 2, 128, 5},
+                             {3, 1, 256, 16}}) {
     Case test(shape, {{1, 0}, {1, 33}, {37, 0}, {5, 14}, {1, 16}, {18, 90}});
     test.Check(1);
     test.Check(3);

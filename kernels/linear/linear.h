@@ -8,9 +8,9 @@ namespace rootstock::kernels {
 
 // out[m][n] = Σ_k x[m][k] · w[n][k] + bias[n], f32 sums; an output's bits do not depend on m.
 struct LinearArgs {
-  const float* x = nullptr;     // [m, k]
+  const float* x = nullptr;  // [m, k]
   int m = 0;
-  const void* w = nullptr;      // [n, k], f32 or bf16
+  const void* w = nullptr;  // [n, k], f32 or bf16
   bool bf16 = false;
   int n = 0;
   int k = 0;

@@ -22,11 +22,16 @@ void Strip(const LinearArgs& a, int begin, int end) {
 template <typename W>
 void Dot(const LinearArgs& a, int begin, int end) {
   switch (a.m) {
-    case 1: return Strip<1, W>(a, begin, end);
-    case 2: return Strip<2, W>(a, begin, end);
-    case 3: return Strip<3, W>(a, begin, end);
-    case 4: return Strip<4, W>(a, begin, end);
-    default: return;
+    case 1:
+      return Strip<1, W>(a, begin, end);
+    case 2:
+      return Strip<2, W>(a, begin, end);
+    case 3:
+      return Strip<3, W>(a, begin, end);
+    case 4:
+      return Strip<4, W>(a, begin, end);
+    default:
+      return;
   }
 }
 

@@ -45,14 +45,10 @@ TEST_P(LinearTest, EqualsDoubleSumsAtOddShapes) {
     for (int m : {1, 2, 3, 4, 5, 8, 15, 16, 17, 33, 64}) {
       const std::vector<float> x = RandomFloats(m * shape.k, 3);
       std::vector<float> out(m * shape.n, NAN);
-      const LinearArgs args{x.data(),
-                            m,
-                            GetParam() ? static_cast<const void*>(half.data()) : w.data(),
-                            GetParam(),
-                            shape.n,
-                            shape.k,
-                            bias.data(),
-                            out.data()};
+      const LinearArgs args{
+          x.data(),    m,         GetParam() ? static_cast<const void*>(half.data()) : w.data(),
+          GetParam(),  shape.n,   shape.k,
+          bias.data(), out.data()};
       const std::vector<float> want = Reference(x, w, bias, m, shape.n, shape.k);
       for (int threads : {1, 3}) {
         const std::vector<float> got = Multiply(args, threads);
@@ -71,8 +67,10 @@ TEST_P(LinearTest, ARowsBitsDoNotDependOnTheOtherRowsOrThreads) {
   const std::vector<uint16_t> half = CutToBf16(w);
   const std::vector<float> x = RandomFloats(64 * k, 5);
   std::vector<float> all(64 * n), some(64 * n);
-  LinearArgs args{x.data(), 64,      GetParam() ? static_cast<const void*>(half.data()) : w.data(),
-                  GetParam(), n, k, nullptr, all.data()};
+  LinearArgs args{
+      x.data(),   64,        GetParam() ? static_cast<const void*>(half.data()) : w.data(),
+      GetParam(), n,         k,
+      nullptr,    all.data()};
   Multiply(args, 3);
   args.out = some.data();
   args.m = 19;

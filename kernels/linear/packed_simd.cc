@@ -6,10 +6,10 @@
 namespace rootstock::kernels::ROOTSTOCK_ISA {
 namespace {
 
-constexpr int kTile = 24;               // weight rows of a tile
-constexpr int kChunk = 256;             // k of a tile
-constexpr int kStride = kChunk + 16;    // floats; not a multiple of the cache's set stride
-constexpr int kStep = 8;                // k between prefetches
+constexpr int kTile = 24;             // weight rows of a tile
+constexpr int kChunk = 256;           // k of a tile
+constexpr int kStride = kChunk + 16;  // floats; not a multiple of the cache's set stride
+constexpr int kStep = 8;              // k between prefetches
 constexpr int kMaxVecs = kMaxPackedRows / kLanes;
 
 // Cache lines of the next tile, a few at a time.
@@ -29,8 +29,8 @@ struct Prefetch {
 
 // acc[n][v] += tile[n][k] · x[v][k] over kc steps, n < N, v < V.
 template <int V, int N>
-ROOTSTOCK_INLINE void Micro(const float* tile, const float* x, size_t x_stride, int kc,
-                            float* acc, Prefetch& prefetch, int lines) {
+ROOTSTOCK_INLINE void Micro(const float* tile, const float* x, size_t x_stride, int kc, float* acc,
+                            Prefetch& prefetch, int lines) {
   Vec sum[N][V];
 #pragma GCC unroll 24
   for (int n = 0; n < N; ++n) {

@@ -19,8 +19,8 @@ int Column(int features, int thread, int threads) {
 
 }  // namespace
 
-void LoraShrink(const std::byte* slab, const LoraPart* parts, int num_parts, const float* x,
-                int in, int threads) {
+void LoraShrink(const std::byte* slab, const LoraPart* parts, int num_parts, const float* x, int in,
+                int threads) {
   const auto shrink = ROOTSTOCK_PICK(ShrinkRows);
   int64_t total = 0;
   for (int i = 0; i < num_parts; ++i) total += RowCost(parts[i]) * parts[i].lora_rank;

@@ -23,8 +23,8 @@ struct LoraPart {
 };
 
 // v[i][r] = A[r] · x[tokens[i]]; x [·, in].
-void LoraShrink(const std::byte* slab, const LoraPart* parts, int num_parts, const float* x,
-                int in, int threads);
+void LoraShrink(const std::byte* slab, const LoraPart* parts, int num_parts, const float* x, int in,
+                int threads);
 
 // out[tokens[i]][column + c] += scale · scales[i] · Σ_r v[i][r] · Bᵀ[r][c]; out [·, width]. Parts
 // add into a token in their order.

@@ -14,7 +14,8 @@ TEST(NormTest, AddsAndNormalisesAnyWidthAndAnyRows) {
     for (const std::vector<int32_t>& rows :
          {std::vector<int32_t>{}, std::vector<int32_t>{4, 0, 4}}) {
       const int tokens = 5;
-      const std::vector<float> before = RandomFloats(tokens * n, 1), delta = RandomFloats(tokens * n, 2);
+      const std::vector<float> before = RandomFloats(tokens * n, 1),
+                               delta = RandomFloats(tokens * n, 2);
       const std::vector<float> weight = RandomFloats(n, 3);
       std::vector<float> residual = before;
       std::vector<float> out(tokens * n, NAN);

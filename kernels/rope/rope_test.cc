@@ -76,7 +76,8 @@ TEST_P(RopeTest, RotatesEveryHeadAndWritesKAndV) {
     for (int i = 0; i < kKvHeads * kDim; ++i) {
       const float* k = &qkv[t * kWidth + kHeads * kDim];
       EXPECT_EQ(page[slot + i], k[i]);
-      EXPECT_EQ(page[slot + kPageTokens * kKvHeads * kDim + i], before[t * kWidth + (kHeads + kKvHeads) * kDim + i]);
+      EXPECT_EQ(page[slot + kPageTokens * kKvHeads * kDim + i],
+                before[t * kWidth + (kHeads + kKvHeads) * kDim + i]);
       written += 2;
     }
   }

@@ -28,9 +28,8 @@ std::vector<ResidentAdapter> AdapterTable::List() const {
   for (const auto& [digest, adapter] : adapters_) {
     out.push_back({digest, adapter->layout_id(), adapter->pages()});
   }
-  std::sort(out.begin(), out.end(), [](const ResidentAdapter& a, const ResidentAdapter& b) {
-    return a.digest < b.digest;
-  });
+  std::sort(out.begin(), out.end(),
+            [](const ResidentAdapter& a, const ResidentAdapter& b) { return a.digest < b.digest; });
   return out;
 }
 

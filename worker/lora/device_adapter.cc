@@ -23,14 +23,16 @@ absl::Status CheckPages(const AdapterLayout& layout, const PageGeometry& geometr
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<DeviceAdapter>> DeviceAdapter::Create(
-    const AdapterLayout& layout, const LoraSpec& lora, int num_layers, int tp_rank,
-    const PageGeometry& geometry, std::vector<PageId> pages) {
+absl::StatusOr<std::unique_ptr<DeviceAdapter>> DeviceAdapter::Create(const AdapterLayout& layout,
+                                                                     const LoraSpec& lora,
+                                                                     int num_layers, int tp_rank,
+                                                                     const PageGeometry& geometry,
+                                                                     std::vector<PageId> pages) {
   if (layout.sharding() != LoraSharding::kReplicated || layout.dtype() != DType::kF32) {
-    return MakeError(absl::StatusCode::kUnimplemented, Reason::kInvalidArgument, "sharding",
-                     layout.sharding() == LoraSharding::kReplicated ? "replicated"
-                                                                    : "fully_sharded",
-                     "this worker computes with replicated f32 adapters");
+    return MakeError(
+        absl::StatusCode::kUnimplemented, Reason::kInvalidArgument, "sharding",
+        layout.sharding() == LoraSharding::kReplicated ? "replicated" : "fully_sharded",
+        "this worker computes with replicated f32 adapters");
   }
   RETURN_IF_ERROR(CheckPages(layout, geometry, pages));
   std::unique_ptr<DeviceAdapter> adapter(new DeviceAdapter);

@@ -112,8 +112,8 @@ absl::Status Model::RunLayer(int layer, int tokens) {
                          w.input_norm, spec_.rms_norm_eps, spec_.hidden_size, {},
                          hidden_.as<float>());
   RETURN_IF_ERROR(RunAttention(layer, tokens));
-  parts_.ops->AddRmsNorm(residual_.as<float>(), delta_.as<float>(), w.post_norm,
-                         spec_.rms_norm_eps, spec_.hidden_size, {}, hidden_.as<float>());
+  parts_.ops->AddRmsNorm(residual_.as<float>(), delta_.as<float>(), w.post_norm, spec_.rms_norm_eps,
+                         spec_.hidden_size, {}, hidden_.as<float>());
   return RunMlp(layer, tokens);
 }
 
@@ -124,8 +124,7 @@ absl::Status Model::RunAttention(int layer, int tokens) {
   float* qkv = wide_.as<float>();
   float* context = narrow_.as<float>();
   parts_.ops->Linear(hidden_.as<float>(), tokens, w.qkv, w.qkv_bias, qkv);
-  const LoraTarget inputs[] = {
-      {Module::kQ, 0, q}, {Module::kK, q, kv}, {Module::kV, q + kv, kv}};
+  const LoraTarget inputs[] = {{Module::kQ, 0, q}, {Module::kK, q, kv}, {Module::kV, q + kv, kv}};
   ApplyLora(layer, inputs, spec_.hidden_size, hidden_.as<float>(), q + 2 * kv, qkv);
   const RopeAndKv rope{rope_cos_.as<float>(), rope_sin_.as<float>(), w.q_norm, w.k_norm,
                        spec_.rms_norm_eps};
@@ -181,9 +180,9 @@ absl::Status Model::ComputeLogits(const ForwardBatch& batch) {
   const float* in = gathered_.as<float>();
   for (const TpShard& shard : tp_.shards) {
     for (int i = 0; i < outputs; ++i, in += shard.vocab.size()) {
-      std::copy_n(in, shard.vocab.size(),
-                  logits_.as<float>() + static_cast<size_t>(i) * spec_.vocab_size +
-                      shard.vocab.begin);
+      std::copy_n(
+          in, shard.vocab.size(),
+          logits_.as<float>() + static_cast<size_t>(i) * spec_.vocab_size + shard.vocab.begin);
     }
   }
   return absl::OkStatus();

@@ -23,8 +23,7 @@ void AddBias(const float* bias, int m, int n, float* out) {
 }  // namespace
 
 // out [m, n] of rows out_stride apart = x [m, k] · wᵀ, w [n, k].
-void CpuOps::Gemm(const float* x, int m, const float* w, int n, int k, int out_stride,
-                  float* out) {
+void CpuOps::Gemm(const float* x, int m, const float* w, int n, int k, int out_stride, float* out) {
   const dnnl_status_t status =
       dnnl_sgemm('N', 'T', m, n, k, 1.0f, x, k, w, k, 0.0f, out, out_stride);
   if (status != dnnl_success && error_.ok()) {

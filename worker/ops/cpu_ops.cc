@@ -152,8 +152,7 @@ std::span<float> CpuOps::LoraShrink(int layer, std::span<const LoraTarget> targe
   for (kernels::LoraPart& part : parts_) {
     part.v = v;
     v += static_cast<size_t>(part.num_tokens) * part.lora_rank;
-    stats_.lora_weight_bytes +=
-        uint64_t{sizeof(float)} * part.lora_rank * (in + part.features);
+    stats_.lora_weight_bytes += uint64_t{sizeof(float)} * part.lora_rank * (in + part.features);
   }
   kernels::LoraShrink(memory_.slab, parts_.data(), static_cast<int>(parts_.size()), x, in,
                       threads_);

@@ -43,10 +43,10 @@ class CpuOps : public Ops {
   StepView step_;
   OpsStepStats stats_;
   absl::Status error_;
-  std::vector<uint32_t> token_pages_;      // [tokens]
+  std::vector<uint32_t> token_pages_;  // [tokens]
   std::vector<kernels::AttentionRow> attention_rows_;
-  std::vector<float> scratch_;             // packed rows of x, or a widened tile of weights
-  std::vector<kernels::LoraPart> parts_;   // of the last LoraShrink
+  std::vector<float> scratch_;            // packed rows of x, or a widened tile of weights
+  std::vector<kernels::LoraPart> parts_;  // of the last LoraShrink
   std::vector<float> lora_v_;
 };
 

@@ -1,4 +1,4 @@
-// Element conversions between file and storage types.
+// Tensors from file types to storage types.
 #pragma once
 
 #include <cstddef>
@@ -8,11 +8,7 @@
 
 namespace rootstock {
 
-float Bf16ToFloat(uint16_t bits);   // exact
-float F16ToFloat(uint16_t bits);    // exact, subnormals included
-uint16_t FloatToBf16(float value);  // to nearest even; NaN stays NaN
-
-// n elements of `from` (aligned to nothing) become `to` (kF32 or kBF16).
+// n elements of `from` (aligned to nothing) become `to` (kF32: exact, or kBF16: to nearest even).
 void ConvertElements(const uint8_t* in, DType from, size_t n, void* out, DType to);
 
 }  // namespace rootstock

@@ -2,7 +2,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "worker/weights/convert.h"
+#include "common/base/half.h"
 #include "worker/weights/weight_source.h"
 
 namespace rootstock {
@@ -40,22 +40,22 @@ class DummySource : public WeightSource {
         const uint64_t bits = Mix(key + static_cast<uint64_t>(r) * tensor.cols + c);
         const float unit = static_cast<float>(bits >> 40) * 0x1p-23f - 1.0f;  // [-1, 1)
         // bf16 in any case, so that the storage type changes nothing.
-        const uint16_t half = FloatToBf16(tensor.is_norm ? 1.0f : unit * spread);
+        const uint16_t half = FloatToBF16(tensor.is_norm ? 1.0f : unit * spread);
         if (to == DType::kBF16) {
           static_cast<uint16_t*>(out)[at] = half;
         } else {
-          static_cast<float*>(out)[at] = Bf16ToFloat(half);
+          static_cast<float*>(out)[at] = BF16ToFloat(half);
         }
       }
     }
   }
 
   absl::StatusOr<Digest> Fingerprint() const override {
-    return Sha256Of(absl::StrCat(
-        "dummy ", seed_, " ", ArchitectureName(spec_.architecture), " ", spec_.num_layers, " ",
-        spec_.hidden_size, " ", spec_.ffn_size, " ", spec_.num_heads, " ", spec_.num_kv_heads, " ",
-        spec_.head_dim, " ", spec_.vocab_size, " ", spec_.tie_word_embeddings, " ",
-        spec_.rope.theta));
+    return Sha256Of(absl::StrCat("dummy ", seed_, " ", ArchitectureName(spec_.architecture), " ",
+                                 spec_.num_layers, " ", spec_.hidden_size, " ", spec_.ffn_size, " ",
+                                 spec_.num_heads, " ", spec_.num_kv_heads, " ", spec_.head_dim, " ",
+                                 spec_.vocab_size, " ", spec_.tie_word_embeddings, " ",
+                                 spec_.rope.theta));
   }
 
  private:

@@ -32,10 +32,10 @@ class FileSource : public WeightSource {
     if (!tensor.is_vector) want.push_back(tensor.rows);
     want.push_back(tensor.cols);
     if (view->shape != want) {
-      return InvalidField(Reason::kModelInvalid, "tensor", tensor.name,
-                          absl::StrCat("has shape [", absl::StrJoin(view->shape, ", "),
-                                       "], config.json asks for [", absl::StrJoin(want, ", "),
-                                       "]"));
+      return InvalidField(
+          Reason::kModelInvalid, "tensor", tensor.name,
+          absl::StrCat("has shape [", absl::StrJoin(view->shape, ", "), "], config.json asks for [",
+                       absl::StrJoin(want, ", "), "]"));
     }
     return absl::OkStatus();
   }

@@ -121,9 +121,8 @@ absl::StatusOr<Matrix> WeightLoader::PlanVocabulary(const std::string& name) {
   slice.rows = tp_.shards[tp_rank_].vocab;
   slice.cols = {0, spec_.hidden_size};
   slice.dtype = options_.dtype;
-  ASSIGN_OR_RETURN(slice.out,
-                   Allocate(static_cast<size_t>(slice.rows.size()) * spec_.hidden_size,
-                            options_.dtype));
+  ASSIGN_OR_RETURN(slice.out, Allocate(static_cast<size_t>(slice.rows.size()) * spec_.hidden_size,
+                                       options_.dtype));
   const Matrix matrix{slice.out, options_.dtype, slice.rows.size(), spec_.hidden_size};
   slices_.push_back(std::move(slice));
   return matrix;

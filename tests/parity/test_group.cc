@@ -1,0 +1,182 @@
+#include "tests/parity/test_group.h"
+
+#include <algorithm>
+#include <cmath>
+#include <thread>
+
+#include "common/base/status.h"
+#include "common/layout/adapter_image.h"
+
+namespace rootstock {
+
+absl::StatusOr<std::unique_ptr<TestGroup>> TestGroup::Create(const std::filesystem::path& model_dir,
+                                                             const GroupOptions& options) {
+  std::unique_ptr<TestGroup> group(new TestGroup);
+  group->options_ = options;
+  group->random_.seed(options.seed);
+  ASSIGN_OR_RETURN(group->spec_, LoadModelSpec(model_dir));
+  ASSIGN_OR_RETURN(group->tp_, MakeTpPlan(group->spec_, options.tp_size));
+  GeometryRequest request;
+  request.num_pages = options.num_pages;
+  request.page_tokens = options.page_tokens;
+  ASSIGN_OR_RETURN(group->geometry_, MakeGeometry(group->spec_, group->tp_, DType::kF32, request));
+  group->threads_ = std::make_shared<ThreadGroup>(options.tp_size);
+  group->ranks_.resize(options.tp_size);
+  for (int rank = 0; rank < options.tp_size; ++rank) {
+    RETURN_IF_ERROR(group->CreateRank(rank, model_dir));
+  }
+  for (uint32_t page = 1; page < options.num_pages; ++page) group->FreePage(page);
+  return group;
+}
+
+absl::Status TestGroup::CreateRank(int tp_rank, const std::filesystem::path& model_dir) {
+  Rank& rank = ranks_[tp_rank];
+  rank.device = std::make_unique<CpuDevice>(options_.threads);
+  rank.communicator = std::make_unique<ThreadCommunicator>(threads_, tp_rank);
+  LoadOptions load;
+  load.dtype = options_.dtype;
+  ASSIGN_OR_RETURN(rank.weights,
+                   ModelWeights::Load(model_dir, spec_, tp_, tp_rank, *rank.device, load));
+  ASSIGN_OR_RETURN(rank.slab, Slab::Create(*rank.device, geometry_));
+  rank.ops = std::make_unique<CpuOps>(
+      options_.threads,
+      PagedMemory{rank.slab->data(), geometry_.page_bytes, geometry_.page_tokens});
+  const ModelParts parts{rank.weights.get(), rank.device.get(), rank.ops.get(), rank.slab.get(),
+                         rank.communicator.get()};
+  ASSIGN_OR_RETURN(rank.model, Model::Create(spec_, tp_, tp_rank, parts, options_.max_tokens,
+                                             /*max_outputs=*/options_.max_tokens));
+  return absl::OkStatus();
+}
+
+uint32_t TestGroup::TakePage() {
+  const size_t pick = random_() % free_.size();
+  std::swap(free_[pick], free_.back());
+  const uint32_t page = free_.back();
+  free_.pop_back();
+  return page;
+}
+
+void TestGroup::FreePage(uint32_t page) {
+  for (Rank& rank : ranks_) {
+    const std::span<std::byte> bytes = rank.slab->page(PageId(page));
+    std::fill_n(reinterpret_cast<float*>(bytes.data()), bytes.size() / sizeof(float), NAN);
+  }
+  free_.push_back(page);
+}
+
+absl::Status TestGroup::Load(const std::string& name, const std::string& canonical_blob) {
+  const std::span<const uint8_t> bytes(reinterpret_cast<const uint8_t*>(canonical_blob.data()),
+                                       canonical_blob.size());
+  ASSIGN_OR_RETURN(const CanonicalAdapter adapter, CanonicalAdapter::Parse(bytes, spec_));
+  ASSIGN_OR_RETURN(const AdapterLayout layout,
+                   AdapterLayout::Create(spec_, adapter.spec(), tp_, LoraSharding::kReplicated,
+                                         DType::kF32, geometry_.page_bytes));
+  std::vector<PageId> pages;
+  for (uint32_t i = 0; i < layout.num_pages(); ++i) pages.emplace_back(TakePage());
+  for (int r = 0; r < options_.tp_size; ++r) {
+    std::vector<std::byte*> pointers;
+    for (const PageId page : pages) pointers.push_back(ranks_[r].slab->page(page).data());
+    RETURN_IF_ERROR(WriteAdapterRows(adapter, layout, r, pointers));
+    ASSIGN_OR_RETURN(
+        ranks_[r].adapters[name],
+        DeviceAdapter::Create(layout, adapter.spec(), spec_.num_layers, r, geometry_, pages));
+  }
+  adapters_[name] = pages;
+  return absl::OkStatus();
+}
+
+void TestGroup::Evict(const std::string& name) {
+  for (const PageId page : adapters_.at(name)) FreePage(page.value);
+  adapters_.erase(name);
+  for (Rank& rank : ranks_) rank.adapters.erase(name);
+}
+
+ForwardBatch TestGroup::MakeBatch(std::vector<Running>& running, int step, int chunk,
+                                  std::vector<Running*>& outputs) {
+  ForwardBatch batch;
+  for (Running& sequence : running) {
+    const int length = static_cast<int>(sequence.tokens.size());
+    const int begin = static_cast<int>(batch.token_ids.size());
+    const int count = std::min({chunk, length - sequence.done, options_.max_tokens - begin});
+    if (sequence.request->arrival > step || count == 0) continue;
+    while (sequence.pages.size() * geometry_.page_tokens <
+           static_cast<size_t>(sequence.done + count)) {
+      sequence.pages.push_back(TakePage());
+    }
+    for (int i = 0; i < count; ++i) {
+      batch.token_ids.push_back(sequence.tokens[sequence.done + i]);
+      batch.positions.push_back(sequence.done + i);
+    }
+    batch.rows.push_back({begin, count, sequence.done, sequence.pages});
+    sequence.done += count;
+    if (sequence.done == length) {
+      batch.logit_tokens.push_back(begin + count - 1);
+      outputs.push_back(&sequence);
+    }
+  }
+  return batch;
+}
+
+void TestGroup::AddSegments(const Running& sequence, int begin, int end, int tp_rank,
+                            ForwardBatch& batch) {
+  for (const std::string& name : sequence.request->adapters) {
+    batch.segments.push_back({begin, end, ranks_[tp_rank].adapters.at(name).get(), 1.0f});
+  }
+}
+
+absl::StatusOr<std::span<const float>> TestGroup::Forward(
+    const std::vector<ForwardBatch>& batches) {
+  std::vector<absl::StatusOr<std::span<const float>>> results(ranks_.size(),
+                                                              absl::UnknownError("did not run"));
+  std::vector<std::thread> others;
+  for (size_t r = 1; r < ranks_.size(); ++r) {
+    others.emplace_back([&, r] { results[r] = ranks_[r].model->Forward(batches[r]); });
+  }
+  results[0] = ranks_[0].model->Forward(batches[0]);
+  for (std::thread& other : others) other.join();
+  for (const auto& result : results) RETURN_IF_ERROR(result.status());
+  return results[0];
+}
+
+void TestGroup::Advance(Running& sequence, std::span<const float> logits) {
+  TestRequest& request = *sequence.request;
+  request.logits.emplace_back(logits.begin(), logits.end());
+  const int32_t token =
+      static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+  request.tokens.push_back(token);
+  sequence.tokens.push_back(token);
+}
+
+absl::Status TestGroup::Run(std::vector<TestRequest>& requests, int chunk) {
+  std::vector<Running> running;
+  for (TestRequest& request : requests) {
+    request.tokens.clear();
+    request.logits.clear();
+    running.push_back({&request, request.prompt, {}, 0});
+  }
+  for (int step = 0; !running.empty(); ++step) {
+    std::vector<Running*> outputs;
+    const ForwardBatch batch = MakeBatch(running, step, chunk, outputs);
+    std::vector<ForwardBatch> batches(ranks_.size(), batch);
+    for (size_t r = 0; r < ranks_.size(); ++r) {
+      for (const ForwardRow& row : batch.rows) {
+        const auto owner = std::find_if(running.begin(), running.end(), [&](const Running& s) {
+          return s.pages.data() == row.page_table.data();
+        });
+        AddSegments(*owner, row.begin, row.begin + row.num_tokens, static_cast<int>(r), batches[r]);
+      }
+    }
+    ASSIGN_OR_RETURN(const std::span<const float> logits, Forward(batches));
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      Advance(*outputs[i], logits.subspan(i * spec_.vocab_size, spec_.vocab_size));
+    }
+    std::erase_if(running, [&](Running& s) {
+      if (static_cast<int>(s.request->tokens.size()) < s.request->max_tokens) return false;
+      for (const uint32_t page : s.pages) FreePage(page);
+      return true;
+    });
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace rootstock

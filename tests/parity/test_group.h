@@ -1,0 +1,102 @@
+// A group of tp_ranks on the threads of one process, driven without a coordinator.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/lora/canonical.h"
+#include "common/model/model_spec.h"
+#include "worker/device/cpu_device.h"
+#include "worker/lora/adapter_table.h"
+#include "worker/model/model.h"
+#include "worker/ops/cpu_ops.h"
+#include "worker/parallel/thread_communicator.h"
+
+namespace rootstock {
+
+struct GroupOptions {
+  int tp_size = 1;
+  int threads = 1;  // of each rank
+  DType dtype = DType::kF32;
+  uint32_t page_tokens = 16;
+  uint32_t num_pages = 400;
+  int max_tokens = 512;
+  uint32_t seed = 1;  // of page choice
+};
+
+struct TestRequest {
+  std::vector<int32_t> prompt;
+  std::vector<std::string> adapters;  // names given to Load; summed in order
+  int max_tokens = 1;
+  int arrival = 0;  // step from which it runs
+  // Results:
+  std::vector<int32_t> tokens;
+  std::vector<std::vector<float>> logits;  // [max_tokens][vocab], that each token was taken from
+};
+
+// *One thread.*
+class TestGroup {
+ public:
+  static absl::StatusOr<std::unique_ptr<TestGroup>> Create(const std::filesystem::path& model_dir,
+                                                           const GroupOptions& options);
+
+  // Places the adapter on free pages, not those it had before while others are free.
+  absl::Status Load(const std::string& name, const std::string& canonical_blob);
+  void Evict(const std::string& name);
+  // Greedy generation of all in one continuous batch; at most `chunk` prompt tokens of a sequence
+  // a step. Pages of a finished sequence are poisoned.
+  absl::Status Run(std::vector<TestRequest>& requests, int chunk);
+
+  const ModelSpec& spec() const { return spec_; }
+  const ForwardStats& last_step(int tp_rank) const { return ranks_[tp_rank].model->last_step(); }
+  const std::vector<PageId>& adapter_pages(const std::string& name) const {
+    return adapters_.at(name);
+  }
+  size_t free_pages() const { return free_.size(); }
+
+ private:
+  struct Rank {
+    std::unique_ptr<CpuDevice> device;
+    std::unique_ptr<ThreadCommunicator> communicator;
+    std::unique_ptr<ModelWeights> weights;
+    std::unique_ptr<Slab> slab;
+    std::unique_ptr<CpuOps> ops;
+    std::unique_ptr<Model> model;
+    std::map<std::string, std::unique_ptr<DeviceAdapter>> adapters;
+  };
+  struct Running {
+    TestRequest* request;
+    std::vector<int32_t> tokens;  // prompt and output
+    std::vector<uint32_t> pages;
+    int done = 0;  // positions whose KV is in pages
+  };
+
+  absl::Status CreateRank(int tp_rank, const std::filesystem::path& model_dir);
+  uint32_t TakePage();
+  void FreePage(uint32_t page);
+  // The rows of one step, of all that arrived; segments for `tp_rank`'s adapters.
+  ForwardBatch MakeBatch(std::vector<Running>& running, int step, int chunk,
+                         std::vector<Running*>& outputs);
+  void AddSegments(const Running& sequence, int begin, int end, int tp_rank, ForwardBatch& batch);
+  absl::StatusOr<std::span<const float>> Forward(const std::vector<ForwardBatch>& batches);
+  void Advance(Running& sequence, std::span<const float> logits);
+
+  ModelSpec spec_;
+  TpPlan tp_;
+  GroupOptions options_;
+  PageGeometry geometry_;
+  std::shared_ptr<ThreadGroup> threads_;
+  std::vector<Rank> ranks_;
+  std::vector<uint32_t> free_;
+  std::map<std::string, std::vector<PageId>> adapters_;
+  std::mt19937 random_;
+};
+
+}  // namespace rootstock
