@@ -1,6 +1,7 @@
 #include "common/model/model_spec.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <filesystem>
@@ -41,6 +42,19 @@ void ExpectRefused(const Json& config, Reason reason, const std::string& field) 
   ASSERT_FALSE(spec.ok()) << field;
   EXPECT_EQ(GetErrorDetail(spec.status())->reason, reason) << spec.status();
   EXPECT_NE(std::string(spec.status().message()).find(field), std::string::npos) << spec.status();
+}
+
+TEST(ModelSpec, ReadsTheCaseModels) {
+  const std::filesystem::path models = ROOTSTOCK_SOURCE_DIR "/tests/cases/models";
+  int seen = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(models)) {
+    const auto spec = LoadModelSpec(entry.path());
+    ASSERT_TRUE(spec.ok()) << entry.path() << spec.status();
+    EXPECT_EQ(spec->hidden_size, 64);
+    EXPECT_EQ(spec->head_dim, 16);
+    ++seen;
+  }
+  EXPECT_GE(seen, 5);
 }
 
 TEST(ModelSpec, ReadsLlama) {
@@ -220,7 +234,8 @@ TEST(ModelSpec, Llama3Rope) {
 class ModelFiles : public testing::Test {
  protected:
   void SetUp() override {
-    dir_ = std::filesystem::path(testing::TempDir()) / "model_spec_test";
+    dir_ =
+        std::filesystem::path(testing::TempDir()) / ("model_spec_test" + std::to_string(getpid()));
     std::filesystem::remove_all(dir_);
     std::filesystem::create_directories(dir_);
   }

@@ -1,6 +1,7 @@
 #include "common/safetensors/safetensors.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <fstream>
@@ -176,7 +177,8 @@ TEST(Safetensors, EncodeIsDeterministicAlignedAndReadable) {
 class SafetensorsDir : public testing::Test {
  protected:
   void SetUp() override {
-    dir_ = std::filesystem::path(testing::TempDir()) / "safetensors_test";
+    dir_ =
+        std::filesystem::path(testing::TempDir()) / ("safetensors_test" + std::to_string(getpid()));
     std::filesystem::remove_all(dir_);
     std::filesystem::create_directories(dir_);
   }

@@ -1,0 +1,87 @@
+// Hostile adapters: each artefact is refused with its exact reason, quickly and in little memory.
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <time.h>
+
+#include <filesystem>
+
+#include "common/base/status.h"
+#include "common/lora/hostile_artefacts.h"
+#include "common/lora/peft_loader.h"
+
+namespace rootstock {
+namespace {
+
+namespace fs = std::filesystem;
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kSanitized = true;
+#else
+constexpr bool kSanitized = false;
+#endif
+
+long PeakKilobytes() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_maxrss;
+}
+
+double ThreadMilliseconds() {
+  timespec t{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return 1e3 * static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_nsec);
+}
+
+class HostileAdapter : public testing::TestWithParam<Hostile> {};
+
+TEST_P(HostileAdapter, IsRefusedWithItsReasonQuicklyInLittleMemory) {
+  const TestDir dir("hostile_test");
+  Artefact artefact{dir};
+  GetParam().break_it(artefact);
+  if (artefact.write) dir.WriteAdapter(artefact.config, artefact.tensors);
+  const long peak = PeakKilobytes();
+  const double begin = ThreadMilliseconds();
+  const auto adapter = LoadPeftAdapter(dir.path(), artefact.model, {});
+  const double took = ThreadMilliseconds() - begin;
+  ASSERT_FALSE(adapter.ok());
+  const auto detail = GetErrorDetail(adapter.status());
+  ASSERT_TRUE(detail.has_value()) << adapter.status();
+  EXPECT_STREQ(ReasonName(detail->reason), ReasonName(GetParam().reason)) << adapter.status();
+  EXPECT_LE(adapter.status().message().size(), 1000u);
+  if (!kSanitized) {
+    EXPECT_LE(took, 100.0);
+    EXPECT_LE(PeakKilobytes() - peak, 64 << 10);
+  }
+}
+
+std::string NameOf(const testing::TestParamInfo<Hostile>& info) { return info.param.name; }
+
+INSTANTIATE_TEST_SUITE_P(Config, HostileAdapter, testing::ValuesIn(HostileConfigs()), NameOf);
+INSTANTIATE_TEST_SUITE_P(Header, HostileAdapter, testing::ValuesIn(HostileHeaders()), NameOf);
+INSTANTIATE_TEST_SUITE_P(Tensor, HostileAdapter, testing::ValuesIn(HostileTensors()), NameOf);
+INSTANTIATE_TEST_SUITE_P(File, HostileAdapter, testing::ValuesIn(HostileFiles()), NameOf);
+INSTANTIATE_TEST_SUITE_P(Link, HostileAdapter, testing::ValuesIn(HostileLinks()), NameOf);
+
+TEST(HostileDirectory, MissingOrNoDirectoryIsNamed) {
+  const TestDir dir("hostile_directory_test");
+  dir.Write("file", "x");
+  for (const char* name : {"absent", "file"}) {
+    const auto adapter = LoadPeftAdapter(dir.path() / name, TestModel(), {});
+    ASSERT_FALSE(adapter.ok());
+    EXPECT_EQ(GetErrorDetail(adapter.status())->reason, Reason::kPathInvalid);
+    EXPECT_NE(std::string(adapter.status().message()).find(name), std::string::npos);
+  }
+}
+
+// Links that stay inside are fine: what counts is where the bytes lie.
+TEST(HostileDirectory, ALinkInsideIsFollowed) {
+  const TestDir dir("hostile_link_test");
+  const ModelSpec model = TestModel();
+  dir.Write("adapter_config.json", TestConfig());
+  dir.Write("blob", SafetensorsBytes(QvTensors(model, 8)));
+  fs::create_symlink("blob", dir.path() / kWeights);
+  EXPECT_TRUE(LoadPeftAdapter(dir.path(), model, {}).ok());
+}
+
+}  // namespace
+}  // namespace rootstock
