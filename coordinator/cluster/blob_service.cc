@@ -1,0 +1,90 @@
+#include <grpcpp/server_context.h>
+
+#include <fstream>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/wire/plan_wire.h"
+#include "coordinator/cluster/group_service.h"
+#include "rootstock/v1/group.grpc.pb.h"
+
+namespace rootstock {
+namespace {
+
+constexpr size_t kChunkBytes = 1 << 20;
+
+grpc::Status ToGrpc(const absl::Status& status) {
+  return {static_cast<grpc::StatusCode>(status.code()), std::string(status.message())};
+}
+
+// Sends a file chunk by chunk; deletes itself. One call's thread at a time.
+class BlobWriter : public grpc::ServerWriteReactor<v1::FetchChunk> {
+ public:
+  explicit BlobWriter(const absl::StatusOr<std::filesystem::path>& path) {
+    if (!path.ok()) {
+      Finish(ToGrpc(path.status()));
+      return;
+    }
+    file_.open(*path, std::ios::binary | std::ios::ate);
+    if (!file_) {
+      Finish({grpc::StatusCode::NOT_FOUND, absl::StrCat("can't open ", path->string())});
+      return;
+    }
+    left_ = static_cast<uint64_t>(file_.tellg());
+    file_.seekg(0);
+    chunk_.set_total_bytes(left_);
+    WriteNext();
+  }
+
+  void OnWriteDone(bool ok) override {
+    chunk_.clear_total_bytes();
+    if (!ok) {
+      Finish({grpc::StatusCode::CANCELLED, "the reader left"});
+    } else if (left_ == 0) {
+      Finish(grpc::Status::OK);
+    } else {
+      WriteNext();
+    }
+  }
+  void OnDone() override { delete this; }
+
+ private:
+  void WriteNext() {
+    std::string* data = chunk_.mutable_data();
+    data->resize(std::min<uint64_t>(left_, kChunkBytes));
+    file_.read(data->data(), static_cast<std::streamsize>(data->size()));
+    if (!file_) {
+      Finish({grpc::StatusCode::DATA_LOSS, "the stored content is shorter than it was"});
+      return;
+    }
+    left_ -= data->size();
+    StartWrite(&chunk_);
+  }
+
+  std::ifstream file_;
+  uint64_t left_ = 0;
+  v1::FetchChunk chunk_;
+};
+
+}  // namespace
+
+// Thread-safe.
+class BlobService::Service : public v1::Blobs::CallbackService {
+ public:
+  explicit Service(PathOf path_of) : path_of_(std::move(path_of)) {}
+
+  grpc::ServerWriteReactor<v1::FetchChunk>* Fetch(grpc::CallbackServerContext*,
+                                                  const v1::FetchRequest* request) override {
+    const auto digest = DigestFromBytes(request->digest(), "digest");
+    return new BlobWriter(digest.ok() ? path_of_(*digest) : digest.status());
+  }
+
+ private:
+  const PathOf path_of_;
+};
+
+BlobService::BlobService(PathOf path_of) : service_(std::make_unique<Service>(std::move(path_of))) {}
+BlobService::~BlobService() = default;
+grpc::Service* BlobService::service() { return service_.get(); }
+
+}  // namespace rootstock
