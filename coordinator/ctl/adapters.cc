@@ -1,0 +1,127 @@
+#include <cstdio>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "coordinator/ctl/commands.h"
+#include "rootstock/v1/adapters.grpc.pb.h"
+
+namespace rootstock {
+namespace {
+
+std::string Places(const v1::Adapter& adapter) {
+  std::string out;
+  for (const v1::Residency& place : adapter.residency()) {
+    absl::StrAppend(&out, out.empty() ? "" : ", ", place.tier(), " of ", place.group(), " (",
+                    place.pages(), " pages)");
+  }
+  return out.empty() ? "in no group" : out;
+}
+
+void PrintReceipt(const v1::Adapter& adapter) {
+  const v1::Receipt& receipt = adapter.receipt();
+  std::printf("adapter   %s\ndigest    %s\n", adapter.name().c_str(), adapter.digest().c_str());
+  std::printf("file      %s, largest rounding %.3g, %llu bytes stored\n",
+              receipt.file_dtype().c_str(), receipt.max_rounding(),
+              static_cast<unsigned long long>(receipt.blob_bytes()));
+  std::printf("base      %s\n", receipt.base_model_name().c_str());
+  if (!receipt.base_name_warning().empty()) {
+    std::printf("warning   %s\n", receipt.base_name_warning().c_str());
+  }
+  for (const v1::GroupPages& pages : receipt.pages()) {
+    std::printf("pages     %u of %u bytes on group %s\n", pages.pages(), pages.page_bytes(),
+                pages.group().c_str());
+  }
+  std::printf("resident  %s\n", Places(adapter).c_str());
+  std::vector<std::vector<std::string>> rows = {{"module", "lora_rank", "scale", "|delta|"}};
+  for (const v1::ReceiptModule& module : receipt.modules()) {
+    rows.push_back({module.module(), absl::StrCat(module.lora_rank()),
+                    absl::StrFormat("%g", module.scale()),
+                    absl::StrFormat("%.5g", module.delta_frobenius())});
+  }
+  PrintTable(rows);
+}
+
+std::unique_ptr<v1::Adapters::Stub> Stub(const ClientOptions& options) {
+  return v1::Adapters::NewStub(Connect(options));
+}
+
+}  // namespace
+
+int AddAdapter(const ClientOptions& options, const std::string& name, const std::string& path) {
+  grpc::ClientContext context;
+  SetDeadline(options, context);
+  v1::RegisterRequest request;
+  request.set_name(name);
+  request.set_path(path);
+  request.set_tenant(options.tenant);
+  v1::RegisterResponse response;
+  const grpc::Status status = Stub(options)->Register(&context, request, &response);
+  if (!status.ok()) return Fail(options, status, context);
+  if (options.json) {
+    PrintJson(response.adapter());
+    return kExitOk;
+  }
+  const v1::Receipt& receipt = response.adapter().receipt();
+  std::printf("%s registered: %d modules, digest %.12s\n", name.c_str(), receipt.modules_size(),
+              response.adapter().digest().c_str());
+  if (!receipt.base_name_warning().empty()) {
+    std::printf("warning: %s\n", receipt.base_name_warning().c_str());
+  }
+  return kExitOk;
+}
+
+int ShowAdapter(const ClientOptions& options, const std::string& name) {
+  grpc::ClientContext context;
+  SetDeadline(options, context);
+  v1::GetAdapterRequest request;
+  request.set_name(name);
+  request.set_tenant(options.tenant);
+  v1::Adapter adapter;
+  const grpc::Status status = Stub(options)->Get(&context, request, &adapter);
+  if (!status.ok()) return Fail(options, status, context);
+  options.json ? PrintJson(adapter) : PrintReceipt(adapter);
+  return kExitOk;
+}
+
+int ListAdapters(const ClientOptions& options) {
+  grpc::ClientContext context;
+  SetDeadline(options, context);
+  v1::ListAdaptersRequest request;
+  request.set_tenant(options.tenant);
+  v1::ListAdaptersResponse response;
+  const grpc::Status status = Stub(options)->List(&context, request, &response);
+  if (!status.ok()) return Fail(options, status, context);
+  if (options.json) {
+    PrintJson(response);
+    return kExitOk;
+  }
+  std::vector<std::vector<std::string>> rows = {
+      {"name", "digest", "modules", "bytes", "resident"}};
+  for (const v1::Adapter& adapter : response.adapters()) {
+    rows.push_back({adapter.name(), adapter.digest().substr(0, 12),
+                    absl::StrCat(adapter.receipt().modules_size()),
+                    absl::StrCat(adapter.receipt().blob_bytes()), Places(adapter)});
+  }
+  PrintTable(rows);
+  return kExitOk;
+}
+
+int RemoveAdapter(const ClientOptions& options, const std::string& name) {
+  grpc::ClientContext context;
+  SetDeadline(options, context);
+  v1::UnregisterRequest request;
+  request.set_name(name);
+  request.set_tenant(options.tenant);
+  v1::UnregisterResponse response;
+  const grpc::Status status = Stub(options)->Unregister(&context, request, &response);
+  if (!status.ok()) return Fail(options, status, context);
+  if (options.json) {
+    PrintJson(response);
+  } else {
+    std::printf("%s removed, %llu bytes freed\n", name.c_str(),
+                static_cast<unsigned long long>(response.freed_bytes()));
+  }
+  return kExitOk;
+}
+
+}  // namespace rootstock

@@ -1,0 +1,110 @@
+#include "coordinator/ctl/client.h"
+
+#include <google/protobuf/util/json_util.h>
+#include <grpcpp/create_channel.h>
+#include <grpcpp/security/credentials.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "rootstock/v1/types.pb.h"
+
+namespace rootstock {
+namespace {
+
+constexpr char kTrailer[] = "rootstock-error-detail-bin";
+
+const char* CodeName(grpc::StatusCode code) {
+  static constexpr const char* kNames[] = {
+      "OK",          "CANCELLED",      "UNKNOWN",           "INVALID_ARGUMENT",
+      "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS",   "PERMISSION_DENIED",
+      "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE",
+      "UNIMPLEMENTED", "INTERNAL",     "UNAVAILABLE",       "DATA_LOSS",
+      "UNAUTHENTICATED"};
+  return code >= 0 && code <= grpc::StatusCode::UNAUTHENTICATED ? kNames[code] : "UNKNOWN";
+}
+
+v1::ErrorDetail DetailOf(const grpc::ClientContext& context) {
+  v1::ErrorDetail detail;
+  const auto& trailers = context.GetServerTrailingMetadata();
+  if (const auto it = trailers.find(kTrailer); it != trailers.end()) {
+    detail.ParseFromArray(it->second.data(), static_cast<int>(it->second.size()));
+  }
+  return detail;
+}
+
+}  // namespace
+
+std::shared_ptr<grpc::Channel> Connect(const ClientOptions& options) {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(-1);  // logprobs of a whole vocabulary
+  return grpc::CreateCustomChannel(options.address, grpc::InsecureChannelCredentials(), arguments);
+}
+
+void SetDeadline(const ClientOptions& options, grpc::ClientContext& context) {
+  if (options.timeout_seconds <= 0) return;
+  const auto microseconds = static_cast<int64_t>(options.timeout_seconds * 1e6);
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::microseconds(microseconds));
+}
+
+nlohmann::json ErrorJson(const grpc::Status& status, const grpc::ClientContext& context) {
+  const v1::ErrorDetail detail = DetailOf(context);
+  return {{"code", CodeName(status.error_code())}, {"reason", detail.reason()},
+          {"field", detail.field()},               {"value", detail.value()},
+          {"message", status.error_message()},     {"retry_after_ms", detail.retry_after_ms()}};
+}
+
+std::string ErrorLine(const grpc::Status& status, const grpc::ClientContext& context) {
+  const v1::ErrorDetail detail = DetailOf(context);
+  std::string line = absl::StrCat(CodeName(status.error_code()), detail.reason().empty() ? "" : " ",
+                                  detail.reason(), ": ", status.error_message());
+  if (detail.retry_after_ms() > 0) {
+    absl::StrAppend(&line, " (try again in ", detail.retry_after_ms(), " ms)");
+  }
+  return line;
+}
+
+int ExitCodeOf(const grpc::Status& status) {
+  if (status.ok()) return kExitOk;
+  return status.error_code() == grpc::StatusCode::UNAVAILABLE ? kExitUnreachable : kExitFailed;
+}
+
+int Fail(const ClientOptions& options, const grpc::Status& status,
+         const grpc::ClientContext& context) {
+  std::fprintf(stderr, "loractl: %s\n", ErrorLine(status, context).c_str());
+  if (options.json) {
+    std::printf("%s\n", nlohmann::json{{"error", ErrorJson(status, context)}}.dump().c_str());
+  }
+  return ExitCodeOf(status);
+}
+
+void PrintJson(const google::protobuf::Message& message) {
+  google::protobuf::util::JsonPrintOptions options;
+  options.add_whitespace = true;
+  options.always_print_primitive_fields = true;
+  options.preserve_proto_field_names = true;
+  std::string text;
+  (void)google::protobuf::util::MessageToJsonString(message, &text, options);
+  std::fputs(text.c_str(), stdout);
+}
+
+void PrintTable(const std::vector<std::vector<std::string>>& rows) {
+  std::vector<size_t> widths;
+  for (const auto& row : rows) {
+    widths.resize(std::max(widths.size(), row.size()));
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  for (const auto& row : rows) {
+    std::string line;
+    for (size_t i = 0; i < row.size(); ++i) {
+      absl::StrAppend(&line, row[i]);
+      if (i + 1 < row.size()) line.append(widths[i] + 2 - row[i].size(), ' ');
+    }
+    std::printf("%s\n", line.c_str());
+  }
+}
+
+}  // namespace rootstock

@@ -1,0 +1,200 @@
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/ctl/answer.h"
+#include "coordinator/ctl/commands.h"
+#include "coordinator/ctl/request_settings.h"
+#include "rootstock/v1/inference.grpc.pb.h"
+
+namespace rootstock {
+namespace {
+
+using OnDelta = std::function<void(const v1::Delta&)>;
+
+// One call from its first message to its status.
+grpc::Status Run(const ClientOptions& options, v1::Inference::Stub& stub,
+                 const v1::GenerateRequest& request, grpc::ClientContext& context, Answer& answer,
+                 const OnDelta& on_delta) {
+  SetDeadline(options, context);
+  const auto reader = stub.Generate(&context, request);
+  v1::GenerateResponse message;
+  while (reader->Read(&message)) {
+    answer.Add(message);
+    if (message.has_delta()) on_delta(message.delta());
+  }
+  return reader->Finish();
+}
+
+// Lines of several samples or requests, by what stands before them.
+class LabelledLines {
+ public:
+  LabelledLines(LinePrinter* printer, std::string label, bool many_samples)
+      : printer_(printer), label_(std::move(label)), many_samples_(many_samples) {}
+  void Add(const v1::Delta& delta) {
+    const std::string label = many_samples_ ? absl::StrCat(label_, "#", delta.index()) : label_;
+    printer_->Print(label, ShownText(delta), &lines_[label]);
+    if (delta.finish_reason() != v1::FINISH_REASON_UNSPECIFIED) {
+      printer_->End(label, &lines_[label]);
+    }
+  }
+
+ private:
+  LinePrinter* const printer_;
+  const std::string label_;
+  const bool many_samples_;
+  std::map<std::string, std::string> lines_;  // unfinished, by label
+};
+
+absl::StatusOr<std::vector<BatchLine>> ReadBatch(const std::string& file,
+                                                 const v1::GenerateRequest& defaults) {
+  std::ifstream input(file);
+  if (!input) return absl::NotFoundError(absl::StrCat("batch=", file, ": can't be opened"));
+  std::vector<BatchLine> lines;
+  int number = 0;
+  for (std::string text; std::getline(input, text);) {
+    ++number;
+    if (text.find_first_not_of(" \t\r") == std::string::npos) continue;
+    auto line = ParseBatchLine(text, defaults);
+    if (!line.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(file, ":", number, ": ", std::string(line.status().message())));
+    }
+    lines.push_back(*std::move(line));
+  }
+  return lines;
+}
+
+// The requests of a batch on their threads.
+class Batch {
+ public:
+  Batch(const ClientOptions& options, std::vector<BatchLine> lines)
+      : options_(options),
+        lines_(std::move(lines)),
+        stub_(v1::Inference::NewStub(Connect(options))),
+        printer_(LabelWidth()) {}
+
+  int Run(int parallel) {
+    std::vector<std::thread> threads;
+    const size_t count = std::min(lines_.size(), static_cast<size_t>(std::max(parallel, 1)));
+    for (size_t i = 0; i < count; ++i) {
+      threads.emplace_back([this] {
+        for (size_t at = next_++; at < lines_.size(); at = next_++) RunLine(at);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    return worst_;
+  }
+
+ private:
+  size_t LabelWidth() const {
+    size_t width = 0;
+    for (const BatchLine& line : lines_) {
+      width = std::max(width, line.label.size() + (line.request.n() > 1 ? 2 : 0));
+    }
+    return width;
+  }
+
+  void RunLine(size_t at) {
+    const BatchLine& line = lines_[at];
+    std::this_thread::sleep_until(start_ + std::chrono::milliseconds(line.delay_ms));
+    Answer answer;
+    LabelledLines shown(&printer_, line.label, line.request.n() > 1);
+    grpc::ClientContext context;
+    const grpc::Status status =
+        rootstock::Run(options_, *stub_, line.request, context, answer, [&](const auto& delta) {
+          if (!options_.json) shown.Add(delta);
+        });
+    Report(at, status, context, answer);
+  }
+
+  void Report(size_t at, const grpc::Status& status, const grpc::ClientContext& context,
+              const Answer& answer) {
+    std::lock_guard lock(mutex_);
+    worst_ = std::max(worst_, ExitCodeOf(status));
+    if (options_.json) {
+      nlohmann::json out = answer.ToJson();
+      out["line"] = at;
+      out["label"] = lines_[at].label;
+      if (!status.ok()) out["error"] = ErrorJson(status, context);
+      std::printf("%s\n", out.dump().c_str());
+    } else if (!status.ok()) {
+      std::fprintf(stderr, "loractl: %s: %s\n", lines_[at].label.c_str(),
+                   ErrorLine(status, context).c_str());
+    }
+  }
+
+  const ClientOptions options_;
+  const std::vector<BatchLine> lines_;
+  const std::unique_ptr<v1::Inference::Stub> stub_;
+  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  LinePrinter printer_;
+  std::atomic<size_t> next_ = 0;
+  std::mutex mutex_;
+  int worst_ = kExitOk;
+};
+
+}  // namespace
+
+int Generate(const ClientOptions& options, v1::GenerateRequest request) {
+  const auto stub = v1::Inference::NewStub(Connect(options));
+  const bool many = request.n() > 1;
+  LinePrinter printer(0);
+  LabelledLines lines(&printer, "", many);
+  Answer answer;
+  grpc::ClientContext context;
+  const grpc::Status status =
+      Run(options, *stub, request, context, answer, [&](const v1::Delta& delta) {
+        if (options.json) return;
+        if (many) {
+          lines.Add(delta);
+        } else {
+          std::fputs(ShownText(delta).c_str(), stdout);
+          std::fflush(stdout);
+        }
+      });
+  if (!status.ok()) return Fail(options, status, context);
+  std::printf("%s\n", options.json ? answer.ToJson().dump().c_str() : "");
+  return kExitOk;
+}
+
+int GenerateBatch(const ClientOptions& options, const v1::GenerateRequest& defaults,
+                  const std::string& file, int parallel) {
+  auto lines = ReadBatch(file, defaults);
+  if (!lines.ok()) {
+    std::fprintf(stderr, "loractl: %s\n", std::string(lines.status().message()).c_str());
+    return kExitUsage;
+  }
+  return Batch(options, *std::move(lines)).Run(parallel);
+}
+
+int Tokenize(const ClientOptions& options, const std::string& text, bool add_special_tokens,
+             bool parse_special) {
+  grpc::ClientContext context;
+  SetDeadline(options, context);
+  v1::TokenizeRequest request;
+  request.set_text(text);
+  request.set_add_special_tokens(add_special_tokens);
+  request.set_parse_special(parse_special);
+  v1::TokenizeResponse response;
+  const grpc::Status status =
+      v1::Inference::NewStub(Connect(options))->Tokenize(&context, request, &response);
+  if (!status.ok()) return Fail(options, status, context);
+  if (options.json) {
+    PrintJson(response);
+    return kExitOk;
+  }
+  std::string line;
+  for (const int32_t id : response.token_ids()) absl::StrAppend(&line, line.empty() ? "" : " ", id);
+  std::printf("%s\n", line.c_str());
+  return kExitOk;
+}
+
+}  // namespace rootstock

@@ -1,0 +1,69 @@
+#include "coordinator/ctl/request_settings.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace rootstock {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+std::string Error(const std::string& line) {
+  return std::string(ParseBatchLine(line, {}).status().message());
+}
+
+TEST(RequestSettings, ABatchLineSetsEverything) {
+  v1::GenerateRequest defaults;
+  defaults.set_max_tokens(5);
+  const auto line = ParseBatchLine(
+      R"({"model": "pirate", "prompt": "hi", "temperature": 0, "top_p": 0.5, "top-k": 3,
+          "seed": 18446744073709551615, "stop": ["a", "b"], "stop_token_id": [1, 2], "n": 2,
+          "ignore_eos": true, "logit_bias": ["7=-1.5"], "delay_ms": 40, "label": "x"})",
+      defaults);
+  ASSERT_TRUE(line.ok()) << line.status();
+  const v1::GenerateRequest& request = line->request;
+  EXPECT_EQ(request.model(), "pirate");
+  EXPECT_EQ(request.text(), "hi");
+  EXPECT_EQ(request.max_tokens(), 5);
+  EXPECT_TRUE(request.sampling().has_temperature());
+  EXPECT_EQ(request.sampling().top_p(), 0.5f);
+  EXPECT_EQ(request.sampling().top_k(), 3);
+  EXPECT_EQ(request.sampling().seed(), 18446744073709551615u);
+  EXPECT_THAT(request.stop(), ElementsAre("a", "b"));
+  EXPECT_THAT(request.stop_token_ids(), ElementsAre(1, 2));
+  EXPECT_TRUE(request.ignore_eos());
+  EXPECT_EQ(request.sampling().logit_bias().at(7), -1.5f);
+  EXPECT_EQ(line->delay_ms, 40);
+  EXPECT_EQ(line->label, "x");
+}
+
+TEST(RequestSettings, TokenIdsReplaceTheText) {
+  v1::GenerateRequest defaults;
+  defaults.set_text("hi");
+  const auto line = ParseBatchLine(R"({"model": "m", "token_ids": [3, 4]})", defaults);
+  ASSERT_TRUE(line.ok());
+  EXPECT_THAT(line->request.token_ids().ids(), ElementsAre(3, 4));
+  EXPECT_EQ(line->label, "m");
+}
+
+TEST(RequestSettings, ValuesAreTheServersToJudge) {
+  const auto line = ParseBatchLine(R"({"max_tokens": -3, "temperature": -1})", {});
+  ASSERT_TRUE(line.ok());
+  EXPECT_EQ(line->request.max_tokens(), -3);
+}
+
+TEST(RequestSettings, ErrorsNameKeyAndValue) {
+  EXPECT_THAT(Error(R"({"max_tokens": "many"})"), HasSubstr("max-tokens=many"));
+  EXPECT_THAT(Error(R"({"max_tokens": [1, 2]})"), HasSubstr("max-tokens=[1,2]"));
+  EXPECT_THAT(Error(R"({"max_tokens": null})"), HasSubstr("max-tokens=null"));
+  EXPECT_THAT(Error(R"({"ignore_eos": 3})"), HasSubstr("ignore-eos=3"));
+  EXPECT_THAT(Error(R"({"token_ids": [1, "x"]})"), HasSubstr("token-ids=x"));
+  EXPECT_THAT(Error(R"({"logit_bias": ["7"]})"), HasSubstr("logit-bias=7"));
+  EXPECT_THAT(Error(R"({"temprature": 1})"), HasSubstr("temprature=1: unknown key"));
+  EXPECT_THAT(Error("[1]"), HasSubstr("not a JSON object"));
+  EXPECT_THAT(Error(R"({"prompt_file": "/no/such"})"), HasSubstr("prompt-file=/no/such"));
+}
+
+}  // namespace
+}  // namespace rootstock

@@ -1,0 +1,30 @@
+// The Adapters service.
+#pragma once
+
+#include <memory>
+
+#include "common/model/model_spec.h"
+#include "coordinator/adapters/registry.h"
+#include "coordinator/engine/engine.h"
+#include "coordinator/rpc/work_pool.h"
+
+namespace grpc {
+class Service;
+}  // namespace grpc
+
+namespace rootstock {
+
+// Thread-safe.
+class AdaptersService {
+ public:
+  // All but the model outlive the service's server. The pool's threads read and check adapters.
+  AdaptersService(Registry* registry, Engine* engine, ModelSpec model, WorkPool* pool);
+  ~AdaptersService();
+  grpc::Service* service();
+
+ private:
+  class Service;
+  std::unique_ptr<Service> service_;
+};
+
+}  // namespace rootstock

@@ -1,0 +1,137 @@
+#include "coordinator/rpc/generate_call.h"
+
+#include <grpcpp/server_context.h>
+
+#include <utility>
+
+#include "absl/time/time.h"
+#include "coordinator/rpc/convert.h"
+#include "coordinator/rpc/status.h"
+
+namespace rootstock {
+
+GenerateCall::GenerateCall(grpc::CallbackServerContext* context, Engine* engine,
+                           const Frontend* frontend)
+    : context_(context), engine_(engine), frontend_(frontend) {}
+
+void GenerateCall::Begin(const v1::GenerateRequest& wire, WorkPool* pool) {
+  self_ = shared_from_this();
+  with_ids_ = wire.echo_token_ids() || !frontend_->has_tokenizer();
+  auto request = FromProto(wire);
+  if (!request.ok()) {
+    End(request.status());
+    return;
+  }
+  const auto deadline = context_->deadline();
+  if (deadline != std::chrono::system_clock::time_point::max()) {
+    request->deadline = absl::FromChrono(deadline);
+  }
+  const bool taken = pool->Post([self = self_, request = *std::move(request)]() mutable {
+    self->Admit(std::move(request));
+  });
+  if (!taken) End(TooBusy());
+}
+
+void GenerateCall::Admit(GenerateRequest request) {
+  {
+    std::lock_guard lock(mutex_);
+    if (cancelled_) return;  // before anybody heard of it
+  }
+  const auto number = engine_->Generate(std::move(request), shared_from_this());
+  if (!number.ok()) {
+    End(number.status());
+    return;
+  }
+  bool cancelled = false;
+  {
+    std::lock_guard lock(mutex_);
+    number_ = *number;
+    cancelled = cancelled_;
+  }
+  if (cancelled) engine_->Cancel(*number);
+}
+
+void GenerateCall::OnAccepted(const GenerateAccepted& accepted) {
+  accepted_ = accepted;
+  v1::GenerateResponse message;
+  ToProto(accepted, message.mutable_accepted());
+  Write(std::move(message));
+}
+
+void GenerateCall::OnPromptLogprobs(std::vector<TokenLogprob> logprobs) {
+  v1::GenerateResponse message;
+  ToProto(logprobs, *frontend_, message.mutable_prompt_logprobs());
+  Write(std::move(message));
+}
+
+void GenerateCall::OnDelta(GenerateDelta delta) {
+  const bool says_something = !delta.text.empty() || with_ids_ || !delta.logprobs.empty() ||
+                              delta.finish_reason != FinishReason::kNone;
+  if (!says_something) return;
+  v1::GenerateResponse message;
+  ToProto(delta, with_ids_, *frontend_, message.mutable_delta());
+  Write(std::move(message));
+}
+
+void GenerateCall::OnDone(const absl::Status& status, const GenerateUsage& usage) {
+  if (status.ok()) {
+    v1::GenerateResponse message;
+    v1::Done* done = message.mutable_done();
+    done->mutable_usage()->set_prompt_tokens(usage.prompt_tokens);
+    done->mutable_usage()->set_completion_tokens(usage.completion_tokens);
+    done->set_seed(accepted_.seed);
+    if (accepted_.adapter.has_value()) done->set_adapter_digest(accepted_.adapter->Hex());
+    Write(std::move(message));
+  }
+  End(status);
+}
+
+void GenerateCall::Write(v1::GenerateResponse message) {
+  std::lock_guard lock(mutex_);
+  if (end_.has_value()) return;
+  outgoing_.push_back(std::move(message));
+  if (!writing_) WriteNextLocked();
+}
+
+void GenerateCall::OnWriteDone(bool ok) {
+  std::lock_guard lock(mutex_);
+  writing_ = false;
+  outgoing_.pop_front();
+  if (!ok) outgoing_.clear();  // OnCancel tells the engine
+  WriteNextLocked();
+}
+
+void GenerateCall::WriteNextLocked() {
+  if (!outgoing_.empty()) {
+    writing_ = true;
+    StartWrite(&outgoing_.front());
+  } else if (end_.has_value() && !finished_) {
+    finished_ = true;
+    Finish(ToGrpcStatus(*end_, context_));
+  }
+}
+
+void GenerateCall::End(const absl::Status& status) {
+  std::lock_guard lock(mutex_);
+  if (end_.has_value()) return;
+  end_ = status;
+  if (!writing_) WriteNextLocked();
+}
+
+// The client is gone or its deadline passed: what is queued has no reader.
+void GenerateCall::OnCancel() {
+  std::optional<RequestNumber> number;
+  {
+    std::lock_guard lock(mutex_);
+    cancelled_ = true;
+    number = number_;
+    if (outgoing_.size() > 1) outgoing_.erase(outgoing_.begin() + 1, outgoing_.end());
+    if (!writing_) outgoing_.clear();
+  }
+  if (number.has_value()) engine_->Cancel(*number);
+  End(absl::CancelledError("cancelled by the client"));
+}
+
+void GenerateCall::OnDone() { self_.reset(); }
+
+}  // namespace rootstock

@@ -1,0 +1,62 @@
+// One Inference.Generate call.
+#pragma once
+
+#include <grpcpp/support/server_callback.h>
+
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include "coordinator/engine/engine.h"
+#include "coordinator/frontend/frontend.h"
+#include "coordinator/rpc/work_pool.h"
+#include "rootstock/v1/inference.pb.h"
+
+namespace rootstock {
+
+// Streams one request's answer. Messages queue up while the client is slow: they are bounded by
+// the request's own tokens, and nobody waits for them. Keeps itself alive until gRPC is done with
+// it; as a GenerateSink it may live longer. Thread-safe.
+class GenerateCall : public grpc::ServerWriteReactor<v1::GenerateResponse>,
+                     public GenerateSink,
+                     public std::enable_shared_from_this<GenerateCall> {
+ public:
+  // Engine and frontend outlive the call.
+  GenerateCall(grpc::CallbackServerContext* context, Engine* engine, const Frontend* frontend);
+  // Once, when a shared_ptr owns it: the request goes to the engine on a thread of the pool.
+  void Begin(const v1::GenerateRequest& wire, WorkPool* pool);
+
+  void OnAccepted(const GenerateAccepted& accepted) override;
+  void OnPromptLogprobs(std::vector<TokenLogprob> logprobs) override;
+  void OnDelta(GenerateDelta delta) override;
+  void OnDone(const absl::Status& status, const GenerateUsage& usage) override;
+
+  void OnWriteDone(bool ok) override;
+  void OnCancel() override;
+  void OnDone() override;
+
+ private:
+  void Admit(GenerateRequest request);
+  void Write(v1::GenerateResponse message);
+  // The call's status, after what is queued.
+  void End(const absl::Status& status);
+  void WriteNextLocked();
+
+  grpc::CallbackServerContext* const context_;
+  Engine* const engine_;
+  const Frontend* const frontend_;
+  std::shared_ptr<GenerateCall> self_;
+  bool with_ids_ = false;
+  GenerateAccepted accepted_;  // written by OnAccepted, before all other sink calls
+
+  std::mutex mutex_;
+  std::optional<RequestNumber> number_;
+  bool cancelled_ = false;
+  std::deque<v1::GenerateResponse> outgoing_;  // the first one is being written
+  bool writing_ = false;
+  bool finished_ = false;
+  std::optional<absl::Status> end_;
+};
+
+}  // namespace rootstock

@@ -1,0 +1,29 @@
+// The Inference service.
+#pragma once
+
+#include <memory>
+
+#include "coordinator/engine/engine.h"
+#include "coordinator/frontend/frontend.h"
+#include "coordinator/rpc/work_pool.h"
+
+namespace grpc {
+class Service;
+}  // namespace grpc
+
+namespace rootstock {
+
+// Thread-safe.
+class InferenceService {
+ public:
+  // All outlive the service's server.
+  InferenceService(Engine* engine, const Frontend* frontend, WorkPool* pool);
+  ~InferenceService();
+  grpc::Service* service();
+
+ private:
+  class Service;
+  std::unique_ptr<Service> service_;
+};
+
+}  // namespace rootstock

@@ -1,0 +1,53 @@
+#include "coordinator/rpc/status.h"
+
+#include <grpcpp/server_context.h>
+#include <grpcpp/support/server_callback.h>
+
+#include <utility>
+
+#include "common/base/status.h"
+#include "rootstock/v1/types.pb.h"
+
+namespace rootstock {
+namespace {
+
+constexpr char kTrailer[] = "rootstock-error-detail-bin";
+constexpr int64_t kRetryMs = 1000;
+
+bool ShallRetry(absl::StatusCode code) {
+  return code == absl::StatusCode::kResourceExhausted || code == absl::StatusCode::kUnavailable;
+}
+
+}  // namespace
+
+grpc::Status ToGrpcStatus(const absl::Status& status, grpc::CallbackServerContext* context) {
+  if (status.ok()) return grpc::Status::OK;
+  v1::ErrorDetail wire;
+  if (const auto detail = GetErrorDetail(status); detail.has_value()) {
+    wire.set_reason(ReasonName(detail->reason));
+    wire.set_field(detail->field);
+    wire.set_value(detail->value);
+  } else {
+    wire.set_reason(ReasonName(Reason::kInternal));
+  }
+  if (ShallRetry(status.code())) wire.set_retry_after_ms(kRetryMs);
+  context->AddTrailingMetadata(kTrailer, wire.SerializeAsString());
+  return {static_cast<grpc::StatusCode>(status.code()), std::string(status.message())};
+}
+
+absl::Status TooBusy() {
+  return MakeError(absl::StatusCode::kResourceExhausted, Reason::kQueueFull, "request", "",
+                   "too many calls wait; try again later");
+}
+
+grpc::ServerUnaryReactor* RunUnary(grpc::CallbackServerContext* context, WorkPool* pool,
+                                   std::function<absl::Status()> work) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  const bool taken = pool->Post([context, reactor, work = std::move(work)] {
+    reactor->Finish(ToGrpcStatus(work(), context));
+  });
+  if (!taken) reactor->Finish(ToGrpcStatus(TooBusy(), context));
+  return reactor;
+}
+
+}  // namespace rootstock

@@ -1,0 +1,32 @@
+// Threads for what must not run on the transport's own: tokenization, registration.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace rootstock {
+
+// Runs jobs in order on a few threads. Bounded. Thread-safe.
+class WorkPool {
+ public:
+  WorkPool(int threads, size_t max_waiting);
+  ~WorkPool();  // after the jobs that wait
+  // False: too many wait, the job was not taken.
+  [[nodiscard]] bool Post(std::function<void()> job);
+
+ private:
+  void Run();
+
+  const size_t max_waiting_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<std::function<void()>> jobs_;
+  bool stopping_ = false;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace rootstock
