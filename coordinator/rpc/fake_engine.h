@@ -1,0 +1,71 @@
+// An Engine whose every move a test makes.
+#pragma once
+
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "coordinator/engine/engine.h"
+
+namespace rootstock {
+
+// Accepts every request, or fails it with `refusal`; the test speaks to its sink. Thread-safe.
+class FakeEngine : public Engine {
+ public:
+  struct Call {
+    GenerateRequest request;
+    std::shared_ptr<GenerateSink> sink;
+  };
+
+  absl::StatusOr<RequestNumber> Generate(GenerateRequest request,
+                                         std::shared_ptr<GenerateSink> sink) override {
+    std::lock_guard lock(mutex_);
+    if (!refusal.ok()) return refusal;
+    GenerateAccepted accepted{.request_id = request.request_id, .model = request.model};
+    accepted.seed = request.sampling.seed.value_or(77);
+    accepted.prompt_tokens = 2;
+    if (request.model != "base") accepted.adapter = Sha256Of(request.model);
+    sink->OnAccepted(accepted);
+    calls_.push_back({std::move(request), std::move(sink)});
+    wake_.notify_all();
+    return RequestNumber(calls_.size());
+  }
+  void Cancel(RequestNumber request) override {
+    std::lock_guard lock(mutex_);
+    cancelled_.push_back(request.value);
+    wake_.notify_all();
+  }
+  EngineStatus Status() const override { return status; }
+  absl::Status Drain(absl::Time) override { return absl::OkStatus(); }
+  absl::Status DrainGroup(const std::string& group) override {
+    return group == "g0" ? absl::OkStatus() : absl::NotFoundError("group=" + group + ": none");
+  }
+  void DropAdapter(const Digest& digest) override { dropped.push_back(digest); }
+
+  Call WaitForCall(size_t number) {
+    std::unique_lock lock(mutex_);
+    wake_.wait_for(lock, std::chrono::seconds(20), [&] { return calls_.size() >= number; });
+    return calls_.at(number - 1);
+  }
+  std::vector<uint64_t> WaitForCancels(size_t count) {
+    std::unique_lock lock(mutex_);
+    wake_.wait_for(lock, std::chrono::seconds(20), [&] { return cancelled_.size() >= count; });
+    return cancelled_;
+  }
+
+  // Set before the calls that they are for.
+  absl::Status refusal;
+  EngineStatus status;
+  std::vector<Digest> dropped;
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::vector<Call> calls_;
+  std::vector<uint64_t> cancelled_;
+};
+
+}  // namespace rootstock
