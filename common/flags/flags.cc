@@ -85,8 +85,7 @@ absl::StatusOr<Given> ReadYaml(const std::vector<FlagSpec>& table, const std::st
                                    [&](const FlagSpec& spec) { return spec.name == key; });
     if (flag == table.end()) {
       const std::string value = entry.second.IsScalar() ? entry.second.Scalar() : "";
-      return InvalidField(Reason::kUnknownField, key, value,
-                          absl::StrCat("unknown key in ", file));
+      return InvalidField(Reason::kUnknownField, key, value, absl::StrCat("unknown key in ", file));
     }
     if (given.contains(key)) {
       return InvalidField(Reason::kDuplicate, key, "", absl::StrCat("twice in ", file));

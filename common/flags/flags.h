@@ -23,7 +23,7 @@ struct FlagSpec {
   std::string help;  // one line
   // What --help shows for the value; empty: by type, or the allowed values.
   std::string placeholder = {};
-  std::vector<std::string> allowed = {};  // of text; empty: anything
+  std::vector<std::string> allowed = {};               // of text; empty: anything
   double min = std::numeric_limits<double>::lowest();  // of numbers, inclusive
   double max = std::numeric_limits<double>::max();
   bool required = false;  // given on the command line or in the file

@@ -27,15 +27,20 @@ struct Options {
 class FlagsTest : public ::testing::Test {
  protected:
   std::vector<FlagSpec> Table() {
-    return {{.name = "listen", .target = &options_.listen, .help = "address", .placeholder = "A:P"},
-            {.name = "max-model-len", .target = &options_.len, .help = "tokens", .min = -1},
-            {.name = "max-num-seqs", .target = &options_.seqs, .help = "rows", .min = 1, .max = 9999},
-            {.name = "drain-timeout", .target = &options_.timeout, .help = "seconds", .min = 0},
-            {.name = "eager", .target = &options_.eager, .help = "no graphs"},
-            {.name = "log-level", .target = &options_.level, .help = "what to log",
-             .allowed = {"debug", "info"}},
-            {.name = "adapter", .target = &options_.adapter, .help = "preload",
-             .placeholder = "NAME=PATH"}};
+    return {
+        {.name = "listen", .target = &options_.listen, .help = "address", .placeholder = "A:P"},
+        {.name = "max-model-len", .target = &options_.len, .help = "tokens", .min = -1},
+        {.name = "max-num-seqs", .target = &options_.seqs, .help = "rows", .min = 1, .max = 9999},
+        {.name = "drain-timeout", .target = &options_.timeout, .help = "seconds", .min = 0},
+        {.name = "eager", .target = &options_.eager, .help = "no graphs"},
+        {.name = "log-level",
+         .target = &options_.level,
+         .help = "what to log",
+         .allowed = {"debug", "info"}},
+        {.name = "adapter",
+         .target = &options_.adapter,
+         .help = "preload",
+         .placeholder = "NAME=PATH"}};
   }
 
   absl::StatusOr<std::optional<std::string>> Parse(std::vector<const char*> args,

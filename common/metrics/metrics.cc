@@ -124,8 +124,8 @@ template class Family<Histogram>;
 
 struct Metrics::State {
   // Makes the same name twice an exception, which is a bug of ours.
-  std::shared_ptr<prometheus::Registry> registry = std::make_shared<prometheus::Registry>(
-      prometheus::Registry::InsertBehavior::Throw);
+  std::shared_ptr<prometheus::Registry> registry =
+      std::make_shared<prometheus::Registry>(prometheus::Registry::InsertBehavior::Throw);
 };
 
 Metrics::Metrics() : state_(std::make_unique<State>()) {}
@@ -133,8 +133,8 @@ Metrics::~Metrics() = default;
 
 Family<Counter> Metrics::MakeCounter(const std::string& name, const std::string& help,
                                      std::vector<Label> labels) {
-  auto* family = &prometheus::BuildCounter().Name(kPrefix + name).Help(help).Register(
-      *state_->registry);
+  auto* family =
+      &prometheus::BuildCounter().Name(kPrefix + name).Help(help).Register(*state_->registry);
   Family<Counter> out;
   out.state_ = std::make_shared<FamilyState>(
       name, std::move(labels), [family](const auto& named) { return &family->Add(named); },
@@ -155,8 +155,8 @@ Family<Gauge> Metrics::MakeGauge(const std::string& name, const std::string& hel
 
 Family<Histogram> Metrics::MakeHistogram(const std::string& name, const std::string& help,
                                          std::vector<double> bounds, std::vector<Label> labels) {
-  auto* family = &prometheus::BuildHistogram().Name(kPrefix + name).Help(help).Register(
-      *state_->registry);
+  auto* family =
+      &prometheus::BuildHistogram().Name(kPrefix + name).Help(help).Register(*state_->registry);
   Family<Histogram> out;
   out.state_ = std::make_shared<FamilyState>(
       name, std::move(labels),

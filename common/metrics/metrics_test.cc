@@ -57,8 +57,9 @@ TEST(Metrics, EveryCombinationStartsAtZero) {
   EXPECT_EQ(requests.At("default", "ok").Value(), 3);
   EXPECT_THAT(metrics.Text(),
               HasSubstr(R"(rootstock_requests_total{outcome="ok",tenant_class="default"} 3)"));
-  EXPECT_THAT(metrics.Text(),
-              HasSubstr(R"(rootstock_requests_total{outcome="overloaded",tenant_class="default"} 0)"));
+  EXPECT_THAT(
+      metrics.Text(),
+      HasSubstr(R"(rootstock_requests_total{outcome="overloaded",tenant_class="default"} 0)"));
 }
 
 TEST(Metrics, LaterValuesAreBounded) {

@@ -83,7 +83,8 @@ class BlobService::Service : public v1::Blobs::CallbackService {
   const PathOf path_of_;
 };
 
-BlobService::BlobService(PathOf path_of) : service_(std::make_unique<Service>(std::move(path_of))) {}
+BlobService::BlobService(PathOf path_of)
+    : service_(std::make_unique<Service>(std::move(path_of))) {}
 BlobService::~BlobService() = default;
 grpc::Service* BlobService::service() { return service_.get(); }
 

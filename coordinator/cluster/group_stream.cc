@@ -203,8 +203,8 @@ void GroupStream::End(const absl::Status& status) {
   std::lock_guard lock(write_mutex_);
   if (ending_) return;
   ending_ = true;
-  end_status_ = grpc::Status(static_cast<grpc::StatusCode>(status.code()),
-                             std::string(status.message()));
+  end_status_ =
+      grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
   if (!writing_) WriteNextLocked();
 }
 

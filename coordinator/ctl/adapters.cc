@@ -95,8 +95,7 @@ int ListAdapters(const ClientOptions& options) {
     PrintJson(response);
     return kExitOk;
   }
-  std::vector<std::vector<std::string>> rows = {
-      {"name", "digest", "modules", "bytes", "resident"}};
+  std::vector<std::vector<std::string>> rows = {{"name", "digest", "modules", "bytes", "resident"}};
   for (const v1::Adapter& adapter : response.adapters()) {
     rows.push_back({adapter.name(), adapter.digest().substr(0, 12),
                     absl::StrCat(adapter.receipt().modules_size()),

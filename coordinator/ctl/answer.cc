@@ -27,8 +27,10 @@ const char* FinishName(v1::FinishReason reason) {
 }
 
 nlohmann::json ToJson(const v1::TokenLogprob& in) {
-  nlohmann::json out = {{"token_id", in.token_id()}, {"logprob", in.logprob()},
-                        {"rank", in.rank()},         {"text", in.text()},
+  nlohmann::json out = {{"token_id", in.token_id()},
+                        {"logprob", in.logprob()},
+                        {"rank", in.rank()},
+                        {"text", in.text()},
                         {"top", nlohmann::json::array()}};
   for (const v1::TopLogprob& top : in.top()) {
     out["top"].push_back(
@@ -64,15 +66,14 @@ void Answer::Add(const v1::GenerateResponse& message) {
 }
 
 nlohmann::json Answer::ToJson() const {
-  nlohmann::json out = {
-      {"model", accepted_.model()},
-      {"request_id", accepted_.request_id()},
-      {"adapter_digest", accepted_.adapter_digest()},
-      {"seed", accepted_.seed()},
-      {"usage",
-       {{"prompt_tokens", accepted_.prompt_tokens()},
-        {"completion_tokens", done_.usage().completion_tokens()}}},
-      {"samples", nlohmann::json::array()}};
+  nlohmann::json out = {{"model", accepted_.model()},
+                        {"request_id", accepted_.request_id()},
+                        {"adapter_digest", accepted_.adapter_digest()},
+                        {"seed", accepted_.seed()},
+                        {"usage",
+                         {{"prompt_tokens", accepted_.prompt_tokens()},
+                          {"completion_tokens", done_.usage().completion_tokens()}}},
+                        {"samples", nlohmann::json::array()}};
   for (size_t i = 0; i < samples_.size(); ++i) {
     const Sample& sample = samples_[i];
     out["samples"].push_back({{"index", i},

@@ -58,9 +58,9 @@ TEST(LinePrinter, PrintsWholeLinesOnly) {
   printer.Print("ab", std::string(90, 'x') + " end", &line);
   printer.Print("ab", " " + std::string(60, 'y'), &line);
   printer.End("ab", &line);
-  EXPECT_EQ(::testing::internal::GetCapturedStdout(),
-            "ab   | one\nab   | two" + std::string(90, 'x') + "\nab   | end " +
-                std::string(60, 'y') + "\n");
+  EXPECT_EQ(::testing::internal::GetCapturedStdout(), "ab   | one\nab   | two" +
+                                                          std::string(90, 'x') + "\nab   | end " +
+                                                          std::string(60, 'y') + "\n");
 }
 
 }  // namespace

@@ -18,12 +18,23 @@ namespace {
 constexpr char kTrailer[] = "rootstock-error-detail-bin";
 
 const char* CodeName(grpc::StatusCode code) {
-  static constexpr const char* kNames[] = {
-      "OK",          "CANCELLED",      "UNKNOWN",           "INVALID_ARGUMENT",
-      "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS",   "PERMISSION_DENIED",
-      "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE",
-      "UNIMPLEMENTED", "INTERNAL",     "UNAVAILABLE",       "DATA_LOSS",
-      "UNAUTHENTICATED"};
+  static constexpr const char* kNames[] = {"OK",
+                                           "CANCELLED",
+                                           "UNKNOWN",
+                                           "INVALID_ARGUMENT",
+                                           "DEADLINE_EXCEEDED",
+                                           "NOT_FOUND",
+                                           "ALREADY_EXISTS",
+                                           "PERMISSION_DENIED",
+                                           "RESOURCE_EXHAUSTED",
+                                           "FAILED_PRECONDITION",
+                                           "ABORTED",
+                                           "OUT_OF_RANGE",
+                                           "UNIMPLEMENTED",
+                                           "INTERNAL",
+                                           "UNAVAILABLE",
+                                           "DATA_LOSS",
+                                           "UNAUTHENTICATED"};
   return code >= 0 && code <= grpc::StatusCode::UNAUTHENTICATED ? kNames[code] : "UNKNOWN";
 }
 
@@ -52,9 +63,12 @@ void SetDeadline(const ClientOptions& options, grpc::ClientContext& context) {
 
 nlohmann::json ErrorJson(const grpc::Status& status, const grpc::ClientContext& context) {
   const v1::ErrorDetail detail = DetailOf(context);
-  return {{"code", CodeName(status.error_code())}, {"reason", detail.reason()},
-          {"field", detail.field()},               {"value", detail.value()},
-          {"message", status.error_message()},     {"retry_after_ms", detail.retry_after_ms()}};
+  return {{"code", CodeName(status.error_code())},
+          {"reason", detail.reason()},
+          {"field", detail.field()},
+          {"value", detail.value()},
+          {"message", status.error_message()},
+          {"retry_after_ms", detail.retry_after_ms()}};
 }
 
 std::string ErrorLine(const grpc::Status& status, const grpc::ClientContext& context) {

@@ -64,7 +64,8 @@ void AddAdapterCommands(CLI::App& app, CommandLine& line) {
   CLI::App* add = adapter->add_subcommand("add", "register a PEFT directory under a name");
   add->add_option("name", line.name)->required();
   add->add_option("path", line.path, "on the coordinator, under its --adapter-root")->required();
-  add->callback([&line] { line.run = [&] { return AddAdapter(line.client, line.name, line.path); }; });
+  add->callback(
+      [&line] { line.run = [&] { return AddAdapter(line.client, line.name, line.path); }; });
   CLI::App* show = adapter->add_subcommand("show", "what was understood of it, and where it is");
   show->add_option("name", line.name)->required();
   show->callback([&line] { line.run = [&] { return ShowAdapter(line.client, line.name); }; });
@@ -86,7 +87,9 @@ void AddOtherCommands(CLI::App& app, CommandLine& line) {
   tokenize->add_flag("--no-special-tokens", line.no_special, "without those a prompt begins with");
   tokenize->add_flag("--parse-special", line.parse_special, "special tokens become their ids");
   tokenize->callback([&line] {
-    line.run = [&] { return Tokenize(line.client, line.text, !line.no_special, line.parse_special); };
+    line.run = [&] {
+      return Tokenize(line.client, line.text, !line.no_special, line.parse_special);
+    };
   });
 }
 

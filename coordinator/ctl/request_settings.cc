@@ -51,7 +51,8 @@ RequestSetting Text(const char* name, const char* placeholder, const char* help,
 }
 
 RequestSetting Switch(const char* name, const char* help, void (*apply)(bool, Request&)) {
-  return {name, SettingKind::kSwitch, "", help, [name, apply](const Texts& texts, Request& request) {
+  return {name, SettingKind::kSwitch, "", help,
+          [name, apply](const Texts& texts, Request& request) {
             if (texts[0] != "true" && texts[0] != "false") {
               return InvalidField(Reason::kInvalidArgument, name, texts[0], "not true or false");
             }
@@ -160,9 +161,8 @@ std::vector<RequestSetting> MakeSettings() {
              [](bool v, Request& r) { r.set_skip_special_tokens(v); }),
       Switch("echo-token-ids", "token ids beside the text",
              [](bool v, Request& r) { r.set_echo_token_ids(v); }),
-      Text("request-id", "ID", "for logs", [](const std::string& v, Request& r) {
-        r.set_request_id(v);
-      }),
+      Text("request-id", "ID", "for logs",
+           [](const std::string& v, Request& r) { r.set_request_id(v); }),
   };
 }
 

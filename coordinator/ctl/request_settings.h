@@ -27,8 +27,8 @@ const std::vector<RequestSetting>& RequestSettings();
 // A line of a batch file.
 struct BatchLine {
   v1::GenerateRequest request;
-  std::string label;      // key "label"; default: the model
-  int64_t delay_ms = 0;   // key "delay_ms": sent that long after the start
+  std::string label;     // key "label"; default: the model
+  int64_t delay_ms = 0;  // key "delay_ms": sent that long after the start
 };
 // `line` is a JSON object whose keys are settings; it starts from `defaults`. Unknown keys are
 // errors.

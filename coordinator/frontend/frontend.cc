@@ -58,8 +58,8 @@ absl::StatusOr<std::vector<int32_t>> Frontend::Encode(std::string_view text,
                                                       bool add_special_tokens,
                                                       bool parse_special) const {
   RETURN_IF_ERROR(NeedTokenizer("prompt", std::string(text.substr(0, 40))));
-  return tokenizer_->Encode(text, {.add_special_tokens = add_special_tokens,
-                                   .parse_special = parse_special});
+  return tokenizer_->Encode(
+      text, {.add_special_tokens = add_special_tokens, .parse_special = parse_special});
 }
 
 absl::StatusOr<std::string> Frontend::Decode(std::span<const int32_t> ids,
@@ -93,8 +93,8 @@ absl::Status Frontend::CheckStop(const std::vector<std::string>& stop) const {
 
 std::shared_ptr<TokenSink> Frontend::Open(OpenRequest request, std::shared_ptr<GenerateSink> sink,
                                           StopCallback on_stop) {
-  auto stream = std::make_shared<RequestStream>(request, tokenizer_, std::move(sink),
-                                                std::move(on_stop));
+  auto stream =
+      std::make_shared<RequestStream>(request, tokenizer_, std::move(sink), std::move(on_stop));
   return std::make_shared<BoundTokenSink>(threads_[next_++ % threads_.size()], std::move(stream));
 }
 

@@ -25,7 +25,7 @@ struct OpenRequest {
   std::vector<std::string> stop;
   bool include_stop_in_output = false;
   bool skip_special_tokens = true;
-  uint32_t min_tokens = 0;      // stop strings count from this many output tokens on
+  uint32_t min_tokens = 0;       // stop strings count from this many output tokens on
   bool prompt_logprobs = false;  // hold the first delta back until they have come
 };
 

@@ -173,8 +173,7 @@ TEST_F(FrontendTest, TokensOfOneBatchAfterAStopAreDropped) {
 TEST_F(FrontendTest, EndTokenCountsButIsNoText) {
   Open({.skip_special_tokens = false});
   Push("ok");
-  tokens_->Push(
-      {.tokens = {1000}, .finish_reason = FinishReason::kStop, .stop_match = "1000"});
+  tokens_->Push({.tokens = {1000}, .finish_reason = FinishReason::kStop, .stop_match = "1000"});
   const auto& sample = Close();
   EXPECT_EQ(sample.text, "ok");
   EXPECT_THAT(sample.ids, ElementsAre('o', 'k', 1000));

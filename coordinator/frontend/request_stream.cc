@@ -58,8 +58,7 @@ void SampleText::Show(StopMatcher::Shown shown, GenerateDelta& delta) {
   delta.stop_match = *std::move(shown.match);
 }
 
-RequestStream::RequestStream(const OpenRequest& request,
-                             std::shared_ptr<const Tokenizer> tokenizer,
+RequestStream::RequestStream(const OpenRequest& request, std::shared_ptr<const Tokenizer> tokenizer,
                              std::shared_ptr<GenerateSink> sink, StopCallback on_stop)
     : tokenizer_(std::move(tokenizer)),
       sink_(std::move(sink)),

@@ -16,9 +16,8 @@ void AddPages(const AdapterContent& content, const GroupStatus& group, const Mod
               v1::Receipt* receipt) {
   const auto tp = MakeTpPlan(model, static_cast<int>(group.info.tp_size));
   if (!tp.ok()) return;
-  const auto layout =
-      AdapterLayout::Create(model, content.spec, *tp, LoraSharding::kReplicated,
-                            group.compute_dtype, group.geometry.page_bytes);
+  const auto layout = AdapterLayout::Create(model, content.spec, *tp, LoraSharding::kReplicated,
+                                            group.compute_dtype, group.geometry.page_bytes);
   if (!layout.ok()) return;
   v1::GroupPages* pages = receipt->add_pages();
   pages->set_group(group.info.name);
@@ -43,11 +42,11 @@ absl::Status FillAdapter(const AdapterEntry& entry, const AdapterHandle& content
                          const EngineStatus& status, const ModelSpec& model, v1::Adapter* out) {
   google::protobuf::util::JsonParseOptions options;
   options.ignore_unknown_fields = true;
-  const auto parsed = google::protobuf::util::JsonStringToMessage(
-      entry.receipt_json, out->mutable_receipt(), options);
+  const auto parsed = google::protobuf::util::JsonStringToMessage(entry.receipt_json,
+                                                                  out->mutable_receipt(), options);
   if (!parsed.ok()) {
-    return absl::InternalError(absl::StrCat("the receipt of ", entry.name, " can't be read: ",
-                                            std::string(parsed.message())));
+    return absl::InternalError(absl::StrCat("the receipt of ", entry.name,
+                                            " can't be read: ", std::string(parsed.message())));
   }
   out->set_name(entry.name);
   out->set_tenant(entry.tenant);

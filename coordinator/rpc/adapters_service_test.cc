@@ -54,8 +54,8 @@ class AdaptersServiceTest : public ::testing::Test {
     auto server = RpcServer::Start("127.0.0.1:0", {service_->service()});
     ASSERT_TRUE(server.ok());
     server_ = *std::move(server);
-    stub_ = v1::Adapters::NewStub(grpc::CreateChannel(
-        absl::StrCat("127.0.0.1:", server_->port()), grpc::InsecureChannelCredentials()));
+    stub_ = v1::Adapters::NewStub(grpc::CreateChannel(absl::StrCat("127.0.0.1:", server_->port()),
+                                                      grpc::InsecureChannelCredentials()));
   }
 
   grpc::Status Register(const std::string& name, const std::string& path, v1::Adapter* out) {

@@ -26,9 +26,8 @@ void GenerateCall::Begin(const v1::GenerateRequest& wire, WorkPool* pool) {
   if (deadline != std::chrono::system_clock::time_point::max()) {
     request->deadline = absl::FromChrono(deadline);
   }
-  const bool taken = pool->Post([self = self_, request = *std::move(request)]() mutable {
-    self->Admit(std::move(request));
-  });
+  const bool taken = pool->Post(
+      [self = self_, request = *std::move(request)]() mutable { self->Admit(std::move(request)); });
   if (!taken) End(TooBusy());
 }
 

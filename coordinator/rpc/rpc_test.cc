@@ -92,8 +92,9 @@ TEST_F(RpcTest, AnAnswerFromAcceptedToDone) {
   const auto reader = stub_->Generate(&context, request);
   const auto call = engine_.WaitForCall(1);
   call.sink->OnPromptLogprobs({{.token = 5, .logprob = -1.5f, .rank = 2}});
-  call.sink->OnDelta({.token_ids = {8},
-                      .logprobs = {{.token = 8, .logprob = -0.5f, .rank = 1, .top = {{8, -0.5f}}}}});
+  call.sink->OnDelta(
+      {.token_ids = {8},
+       .logprobs = {{.token = 8, .logprob = -0.5f, .rank = 1, .top = {{8, -0.5f}}}}});
   call.sink->OnDelta({.token_ids = {2}, .finish_reason = FinishReason::kStop, .stop_match = "2"});
   call.sink->OnDone(absl::OkStatus(), {.prompt_tokens = 2, .completion_tokens = 2});
 
@@ -196,9 +197,8 @@ TEST_F(RpcTest, AFailureComesAfterWhatWasSaid) {
   const auto reader = stub_->Generate(&context, Request("base"));
   const auto call = engine_.WaitForCall(1);
   call.sink->OnDelta({.token_ids = {1}});
-  call.sink->OnDone(MakeError(absl::StatusCode::kInternal, Reason::kWorkerLost, "group", "g0",
-                              "died twice"),
-                    {});
+  call.sink->OnDone(
+      MakeError(absl::StatusCode::kInternal, Reason::kWorkerLost, "group", "g0", "died twice"), {});
   v1::GenerateResponse message;
   int messages = 0;
   while (reader->Read(&message)) ++messages;

@@ -1,52 +1,46 @@
+// libsentencepiece carries, and exports, a Protocol Buffers runtime of its own. In one symbol space
+// with the one that gRPC uses, each calls into the other and crashes. So the library sits behind a
+// module that is opened with its own symbols first.
 #include "coordinator/tokenizer/sentencepiece_model.h"
 
-#include <sentencepiece_processor.h>
+#include <dlfcn.h>
+
+#include <filesystem>
 
 namespace rootstock {
 namespace {
 
-class Model : public SentencePieceModel {
- public:
-  bool LoadFile(const std::string& file, std::string& error) {
-    const sentencepiece::util::Status status = processor_.Load(file);
-    if (!status.ok()) error = status.ToString();
-    return status.ok();
-  }
+constexpr char kModule[] = "librootstock_sentencepiece.so";
 
-  bool Encode(std::string_view text, std::vector<int>& ids, std::string& error) const override {
-    std::vector<int> encoded;
-    const sentencepiece::util::Status status = processor_.Encode(text, &encoded);
-    if (!status.ok()) error = status.ToString();
-    ids.insert(ids.end(), encoded.begin(), encoded.end());
-    return status.ok();
-  }
+#if defined(__SANITIZE_ADDRESS__)
+constexpr int kFlags = RTLD_NOW | RTLD_LOCAL;  // the sanitizer can't follow RTLD_DEEPBIND
+#else
+constexpr int kFlags = RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND;
+#endif
 
-  std::string Decode(const std::vector<std::string>& pieces) const override {
-    std::string text;
-    return processor_.Decode(pieces, &text).ok() ? text : std::string();
+// Beside the programs, or where an installation keeps libraries.
+void* OpenModule() {
+  std::error_code ignored;
+  const std::filesystem::path here =
+      std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path();
+  for (const auto& folder : {here, here / "../bin", here / "../lib"}) {
+    if (void* module = dlopen((folder / kModule).c_str(), kFlags)) return module;
   }
-
-  int Size() const override { return processor_.GetPieceSize(); }
-  std::string Piece(int id) const override { return processor_.IdToPiece(id); }
-  Kind KindOf(int id) const override {
-    if (processor_.IsControl(id)) return Kind::kControl;
-    if (processor_.IsUnknown(id)) return Kind::kUnknown;
-    return processor_.IsByte(id) ? Kind::kByte : Kind::kNormal;
-  }
-  int BosId() const override { return processor_.bos_id(); }
-  int EosId() const override { return processor_.eos_id(); }
-
- private:
-  sentencepiece::SentencePieceProcessor processor_;
-};
+  return nullptr;
+}
 
 }  // namespace
 
 std::unique_ptr<SentencePieceModel> SentencePieceModel::Load(const std::string& file,
                                                              std::string& error) {
-  auto model = std::make_unique<Model>();
-  if (!model->LoadFile(file, error)) return nullptr;
-  return model;
+  using LoadFunction = SentencePieceModel* (*)(const std::string&, std::string&);
+  void* module = OpenModule();  // stays open: models run its code
+  if (module == nullptr) {
+    error = std::string(kModule) + " is not there, or can't be opened";
+    return nullptr;
+  }
+  const auto load = reinterpret_cast<LoadFunction>(dlsym(module, "rootstock_load_sentencepiece"));
+  return std::unique_ptr<SentencePieceModel>(load(file, error));
 }
 
 }  // namespace rootstock
