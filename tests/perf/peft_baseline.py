@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 from peft import PeftModel
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
 
 def parse_args() -> argparse.Namespace:
@@ -30,13 +30,18 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--context", type=int, default=128, help="prompt tokens a row")
     parser.add_argument("--steps", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--dummy", action="store_true", help="random weights of config.json")
     parser.add_argument("--dtype", choices=["f32", "bf16"], default="f32")
     return parser.parse_args()
 
 
 def load(args: argparse.Namespace) -> tuple[PeftModel, list[str]]:
     dtype = torch.float32 if args.dtype == "f32" else torch.bfloat16
-    base = AutoModelForCausalLM.from_pretrained(args.model, dtype=dtype)
+    if args.dummy:
+        torch.manual_seed(1)
+        base = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(args.model), dtype=dtype)
+    else:
+        base = AutoModelForCausalLM.from_pretrained(args.model, dtype=dtype)
     names = [f"a{i}" for i in range(args.num_adapters)]
     paths = [str(args.adapters[i % len(args.adapters)]) for i in range(args.num_adapters)]
     model = PeftModel.from_pretrained(base, paths[0], adapter_name=names[0])

@@ -1,0 +1,56 @@
+#include "tests/perf/bench_report.h"
+
+#include <algorithm>
+#include <ctime>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+namespace rootstock {
+namespace {
+
+std::string MachineName() {
+  std::ifstream in("/proc/cpuinfo");
+  for (std::string line; std::getline(in, line);) {
+    if (line.rfind("model name", 0) == 0) return line.substr(line.find(':') + 2);
+  }
+  return "unknown";
+}
+
+std::string Today() {
+  const std::time_t now = std::time(nullptr);
+  char text[16];
+  std::strftime(text, sizeof text, "%Y-%m-%d", std::gmtime(&now));
+  return text;
+}
+
+}  // namespace
+
+double Quantile(std::vector<double> values, double q) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  return values[std::min(values.size() - 1, static_cast<size_t>(q * values.size()))];
+}
+
+std::string ReportJson(const std::vector<BenchResult>& results, const std::string& command,
+                       const std::string& commit) {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const BenchResult& r : results) {
+    nlohmann::ordered_json entry;
+    entry["case"] = r.name;
+    entry["value"] = r.value;
+    if (!r.goal.empty()) {
+      entry["goal"] = r.goal;
+      entry["bound"] = r.bound;
+    }
+    entry["better"] = r.better;
+    entry["unit"] = r.unit;
+    entry["machine"] = MachineName();
+    entry["date"] = Today();
+    entry["commit"] = commit;
+    entry["command"] = command;
+    list.push_back(std::move(entry));
+  }
+  return list.dump(1) + "\n";
+}
+
+}  // namespace rootstock
