@@ -10,13 +10,6 @@ namespace {
 
 constexpr float kNever = -std::numeric_limits<float>::infinity();
 
-bool AllFinite(std::span<const float> logits) {
-  // Infinities and NaNs have the highest exponent; as integers the loop vectorises.
-  uint32_t worst = 0;
-  for (const float l : logits) worst = std::max(worst, std::bit_cast<uint32_t>(l) & 0x7fffffffu);
-  return worst < 0x7f800000u;
-}
-
 bool Inside(std::span<const float> values, int32_t token) {
   return token >= 0 && static_cast<size_t>(token) < values.size();
 }
@@ -92,6 +85,13 @@ int32_t Draw(double uniform, std::span<const float> weights) {
 }
 
 }  // namespace
+
+bool AllFinite(std::span<const float> logits) {
+  // Infinities and NaNs have the highest exponent; as integers the loop vectorises.
+  uint32_t worst = 0;
+  for (const float l : logits) worst = std::max(worst, std::bit_cast<uint32_t>(l) & 0x7fffffffu);
+  return worst < 0x7f800000u;
+}
 
 int32_t SampleToken(std::span<const float> logits, const SampleParams& params,
                     SampleScratch& scratch) {

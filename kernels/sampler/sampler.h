@@ -48,6 +48,8 @@ struct SampleScratch {
 int32_t SampleToken(std::span<const float> logits, const SampleParams& params,
                     SampleScratch& scratch);
 
+// Neither NaN nor infinity.
+bool AllFinite(std::span<const float> logits);
 // ln Σ exp(l), in double; NaN when a logit is not finite.
 double LogSumExp(std::span<const float> logits);
 // 1 + the number of tokens with a higher logit.

@@ -43,6 +43,8 @@ class Sampler {
   // Log-softmax of the unmodified logits [vocab] at `token`, its rank, and the `num_top` likeliest.
   TokenLogprob Logprob(std::span<const float> logits, int32_t token, int num_top);
 
+  static bool AllFinite(std::span<const float> logits) { return kernels::AllFinite(logits); }
+
  private:
   kernels::SampleScratch scratch_;
 };

@@ -1,0 +1,98 @@
+#include "worker/runtime/fake_model.h"
+
+#include <cmath>
+#include <limits>
+
+#include "common/base/status.h"
+
+namespace rootstock {
+namespace {
+
+// Two layers of width 8, q adapted with lora_rank 1: the smallest adapter there is.
+absl::StatusOr<std::unique_ptr<DeviceAdapter>> SmallAdapter(const LoadAdapter& load,
+                                                            const PageGeometry& geometry) {
+  ModelSpec spec;
+  spec.num_layers = 1;
+  spec.hidden_size = 8;
+  spec.ffn_size = 8;
+  spec.num_heads = spec.num_kv_heads = 1;
+  spec.head_dim = 8;
+  spec.vocab_size = FakeModel::kVocab;
+  const LoraSpec lora{{{0, Module::kQ, 1, 1.0f}}};
+  ASSIGN_OR_RETURN(const TpPlan tp, MakeTpPlan(spec, 1));
+  ASSIGN_OR_RETURN(const AdapterLayout layout,
+                   AdapterLayout::Create(spec, lora, tp, LoraSharding::kReplicated, DType::kF32,
+                                         geometry.page_bytes));
+  return DeviceAdapter::Create(layout, lora, 1, 0, geometry, load.pages);
+}
+
+}  // namespace
+
+FakeModel::FakeModel(int tp_rank, uint32_t num_pages)
+    : tp_rank_(tp_rank),
+      info_{kVocab, 200, DType::kF32, {num_pages, 1024, kPageTokens}},
+      slab_(num_pages * kPageTokens, -1) {}
+
+absl::Status FakeModel::Prepare(int max_tokens, int outputs) {
+  max_outputs = outputs;
+  return absl::OkStatus();
+}
+
+std::vector<float> FakeModel::Logits(const std::vector<int32_t>& tokens,
+                                     const std::vector<std::pair<uint64_t, float>>& adapters) {
+  uint64_t hash = 1469598103934665603u;
+  for (const int32_t token : tokens) hash = (hash ^ static_cast<uint64_t>(token)) * 1099511628211u;
+  for (const auto& [id, scale] : adapters) {
+    hash = (hash ^ id ^ static_cast<uint64_t>(scale * 16)) * 1099511628211u;
+  }
+  std::vector<float> out(kVocab);
+  for (int v = 0; v < kVocab; ++v) {
+    out[v] = std::sin(static_cast<float>(hash % 1000003) + 2.5f * static_cast<float>(v)) * 3.0f;
+  }
+  out[kPoison] = -50.0f;
+  if (tokens.back() == kPoison) out[3] = std::numeric_limits<float>::quiet_NaN();
+  return out;
+}
+
+absl::StatusOr<std::span<const float>> FakeModel::Forward(const ForwardBatch& batch) {
+  ++forwards;
+  outputs_seen.push_back(static_cast<int>(batch.logit_tokens.size()));
+  logits_.clear();
+  size_t next_output = 0;
+  for (const ForwardRow& row : batch.rows) {
+    for (int i = 0; i < row.num_tokens; ++i) {
+      const int position = row.start_position + i;
+      slab_[row.page_table[position / kPageTokens] * kPageTokens + position % kPageTokens] =
+          batch.token_ids[row.begin + i];
+      if (next_output >= batch.logit_tokens.size() ||
+          batch.logit_tokens[next_output] != row.begin + i) {
+        continue;
+      }
+      ++next_output;
+      std::vector<int32_t> tokens;
+      for (int p = 0; p <= position; ++p) {
+        tokens.push_back(slab_[row.page_table[p / kPageTokens] * kPageTokens + p % kPageTokens]);
+      }
+      std::vector<std::pair<uint64_t, float>> adapters;
+      for (const LoraSegment& s : batch.segments) {
+        if (s.begin <= row.begin + i && row.begin + i < s.end) {
+          adapters.emplace_back(s.adapter->pages()[0].value, s.scale);
+        }
+      }
+      const std::vector<float> logits = Logits(tokens, adapters);
+      logits_.insert(logits_.end(), logits.begin(), logits.end());
+    }
+  }
+  if (tp_rank_ != 0) return std::span<const float>();
+  return logits_;
+}
+
+absl::StatusOr<std::unique_ptr<DeviceAdapter>> FakeModel::Load(const LoadAdapter& load) {
+  if (refused.contains(load.layout_id)) {
+    return MakeError(absl::StatusCode::kInvalidArgument, Reason::kBaseMismatch, "load.layout_id",
+                     std::to_string(load.layout_id), "refused for the test");
+  }
+  return SmallAdapter(load, info_.geometry);
+}
+
+}  // namespace rootstock

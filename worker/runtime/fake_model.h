@@ -1,0 +1,43 @@
+// Test peer: a decoder whose logits are a hash of the tokens it finds through the page table, and
+// of the adapters of the token.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <set>
+#include <vector>
+
+#include "worker/runtime/step_model.h"
+
+namespace rootstock {
+
+// *Step thread only.*
+class FakeModel : public StepModel {
+ public:
+  static constexpr int kVocab = 64;
+  static constexpr uint32_t kPageTokens = 4;
+  static constexpr int32_t kPoison = 63;  // its logits are NaN
+
+  explicit FakeModel(int tp_rank, uint32_t num_pages = 64);
+  const StepModelInfo& info() const override { return info_; }
+  absl::Status Prepare(int max_tokens, int max_outputs) override;
+  absl::StatusOr<std::span<const float>> Forward(const ForwardBatch& batch) override;
+  absl::StatusOr<std::unique_ptr<DeviceAdapter>> Load(const LoadAdapter& load) override;
+
+  // The logits after `tokens`, the last of which runs with `adapters` (first page, scale).
+  static std::vector<float> Logits(const std::vector<int32_t>& tokens,
+                                   const std::vector<std::pair<uint64_t, float>>& adapters = {});
+
+  int forwards = 0;
+  int max_outputs = 0;
+  std::vector<int> outputs_seen;  // logit rows of each forward
+  std::set<uint64_t> refused;     // layout ids that Load fails on
+
+ private:
+  const int tp_rank_;
+  StepModelInfo info_;
+  std::vector<int32_t> slab_;  // token by page and offset: the KV
+  std::vector<float> logits_;
+};
+
+}  // namespace rootstock
