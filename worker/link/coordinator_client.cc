@@ -1,0 +1,174 @@
+#include "worker/link/coordinator_client.h"
+
+#include <grpcpp/channel.h>
+#include <grpcpp/client_context.h>
+#include <grpcpp/create_channel.h>
+#include <grpcpp/security/credentials.h>
+#include <grpcpp/support/channel_arguments.h>
+#include <grpcpp/support/client_callback.h>
+
+#include <deque>
+#include <mutex>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/wire/plan_wire.h"
+#include "rootstock/v1/group.grpc.pb.h"
+
+namespace rootstock {
+namespace {
+
+constexpr int kFirstReconnectMs = 100;
+constexpr int kLastReconnectMs = 2000;
+constexpr auto kFetchTimeout = std::chrono::seconds(120);
+
+absl::Status FromGrpc(const grpc::Status& status) {
+  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+}
+
+// Keeps itself alive until gRPC is done with it.
+class AttachStream : public CoordinatorStream,
+                     public grpc::ClientBidiReactor<v1::GroupMessage, v1::CoordinatorMessage>,
+                     public std::enable_shared_from_this<AttachStream> {
+ public:
+  AttachStream(std::shared_ptr<grpc::Channel> channel, uint64_t number,
+               std::shared_ptr<Inbox> inbox)
+      : channel_(std::move(channel)), stub_(channel_), number_(number), inbox_(std::move(inbox)) {}
+
+  void Begin(const GroupInfo& hello) {
+    self_ = shared_from_this();
+    stub_.async()->Attach(&context_, this);
+    v1::GroupMessage message;
+    ToProto(hello, message.mutable_hello());
+    // Writes may be started from the step thread at any time: a hold until the stream has ended.
+    AddHold();
+    Send(std::move(message));
+    StartRead(&incoming_);
+    StartCall();
+  }
+
+  void Send(v1::GroupMessage message) override {
+    std::lock_guard lock(mutex_);
+    if (ended_ || finishing_) return;
+    outgoing_.push_back(std::move(message));
+    if (outgoing_.size() == 1) StartWrite(&outgoing_.front());
+  }
+
+  void Finish() override {
+    std::lock_guard lock(mutex_);
+    if (ended_ || finishing_) return;
+    finishing_ = true;
+    if (outgoing_.empty()) StartWritesDone();
+  }
+
+  void Cancel() override { context_.TryCancel(); }
+
+  void OnWriteDone(bool ok) override {
+    std::lock_guard lock(mutex_);
+    if (!ok) {  // the read side hears of the loss
+      EndLocked();
+      return;
+    }
+    outgoing_.pop_front();
+    if (!outgoing_.empty()) {
+      StartWrite(&outgoing_.front());
+    } else if (finishing_ && !ended_) {
+      StartWritesDone();
+    }
+  }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) {
+      std::lock_guard lock(mutex_);
+      EndLocked();
+      return;
+    }
+    LinkEvent event{LinkEvent::Kind::kMessage, number_, std::move(incoming_), {}};
+    incoming_ = {};
+    if (!inbox_->Push(std::move(event))) context_.TryCancel();
+    StartRead(&incoming_);
+  }
+
+  void OnDone(const grpc::Status& status) override {
+    inbox_->Push({LinkEvent::Kind::kLost,
+                  number_,
+                  {},
+                  status.ok() ? absl::UnavailableError("the coordinator ended the stream")
+                              : FromGrpc(status)});
+    self_.reset();
+  }
+
+ private:
+  void EndLocked() {
+    if (ended_) return;
+    ended_ = true;
+    RemoveHold();
+  }
+
+  const std::shared_ptr<grpc::Channel> channel_;
+  v1::Group::Stub stub_;
+  const uint64_t number_;
+  const std::shared_ptr<Inbox> inbox_;
+  std::shared_ptr<AttachStream> self_;
+  grpc::ClientContext context_;
+  v1::CoordinatorMessage incoming_;
+
+  std::mutex mutex_;
+  std::deque<v1::GroupMessage> outgoing_;  // the first one is being written
+  bool finishing_ = false;
+  bool ended_ = false;  // no operation may start any more
+};
+
+}  // namespace
+
+std::shared_ptr<CoordinatorStream> OpenStream(const std::shared_ptr<grpc::Channel>& channel,
+                                              uint64_t number, const GroupInfo& hello,
+                                              std::shared_ptr<Inbox> inbox) {
+  auto stream = std::make_shared<AttachStream>(channel, number, std::move(inbox));
+  stream->Begin(hello);
+  return stream;
+}
+
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& coordinator) {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kFirstReconnectMs);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kFirstReconnectMs);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kLastReconnectMs);
+  return grpc::CreateCustomChannel(coordinator, grpc::InsecureChannelCredentials(), arguments);
+}
+
+CoordinatorBlobs::CoordinatorBlobs(std::shared_ptr<grpc::Channel> channel)
+    : channel_(std::move(channel)) {}
+
+absl::Status CoordinatorBlobs::Fetch(const Digest& digest, const Sink& sink) {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + kFetchTimeout);
+  {
+    std::lock_guard lock(mutex_);
+    if (cancelled_) return absl::CancelledError("the group leaves");
+    running_.insert(&context);
+  }
+  v1::FetchRequest request;
+  request.set_digest(DigestToBytes(digest));
+  const std::unique_ptr<v1::Blobs::Stub> stub = v1::Blobs::NewStub(channel_);
+  const auto reader = stub->Fetch(&context, request);
+  v1::FetchChunk chunk;
+  absl::Status status;
+  while (status.ok() && reader->Read(&chunk)) status = sink(chunk.data());
+  if (!status.ok()) context.TryCancel();
+  const grpc::Status ended = reader->Finish();
+  {
+    std::lock_guard lock(mutex_);
+    running_.erase(&context);
+  }
+  if (!status.ok() || ended.ok()) return status;
+  return Annotate(FromGrpc(ended), absl::StrCat("fetching ", digest.Short()));
+}
+
+void CoordinatorBlobs::Cancel() {
+  std::lock_guard lock(mutex_);
+  cancelled_ = true;
+  for (grpc::ClientContext* context : running_) context->TryCancel();
+}
+
+}  // namespace rootstock

@@ -1,0 +1,56 @@
+// The leader's connection to the coordinator: Group.Attach streams and Blobs.Fetch.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+
+#include "absl/status/status.h"
+#include "common/plan/plan.h"
+#include "worker/link/blob_cache.h"
+#include "worker/link/inbox.h"
+
+namespace grpc {
+class Channel;
+class ClientContext;
+}  // namespace grpc
+
+namespace rootstock {
+
+// A stream of one attach. Its events go to the inbox, which it shares, under its number; kLost is
+// the last.
+// *Thread-safe.*
+class CoordinatorStream {
+ public:
+  virtual ~CoordinatorStream() = default;
+  // Ordered, one write at a time; dropped after a loss.
+  virtual void Send(v1::GroupMessage message) = 0;
+  // No Send follows; the coordinator ends the stream.
+  virtual void Finish() = 0;
+  virtual void Cancel() = 0;
+};
+
+// Never blocks: an absent coordinator shows as kLost.
+std::shared_ptr<CoordinatorStream> OpenStream(const std::shared_ptr<grpc::Channel>& channel,
+                                              uint64_t number, const GroupInfo& hello,
+                                              std::shared_ptr<Inbox> inbox);
+
+// host:port; connects when used, again after losses.
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& coordinator);
+
+// Blobs.Fetch of the coordinator. *Thread-safe.*
+class CoordinatorBlobs : public BlobSource {
+ public:
+  explicit CoordinatorBlobs(std::shared_ptr<grpc::Channel> channel);
+  absl::Status Fetch(const Digest& digest, const Sink& sink) override;
+  void Cancel() override;
+
+ private:
+  const std::shared_ptr<grpc::Channel> channel_;
+  std::mutex mutex_;
+  bool cancelled_ = false;
+  std::set<grpc::ClientContext*> running_;
+};
+
+}  // namespace rootstock

@@ -1,0 +1,22 @@
+// What the link hands commands to; worker/runtime's end is wired up in main.cc.
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "common/plan/plan.h"
+
+namespace rootstock {
+
+// One tp_rank's execution of commands. Every tp_rank is called with the same, in the same order.
+// *Step thread only.*
+class CommandExecutor {
+ public:
+  virtual ~CommandExecutor() = default;
+  // Sequences are forgotten, adapters stay. An error ends the process.
+  virtual absl::StatusOr<AttachReport> Attach(const Epoch& epoch, const GroupLimits& limits) = 0;
+  // The outer error means that the group is broken and ends the process.
+  virtual absl::StatusOr<Completion> Execute(const Command& command) = 0;
+  // Another tp_rank failed what succeeded here.
+  virtual void Abandon(const Command& command) = 0;
+};
+
+}  // namespace rootstock

@@ -1,0 +1,111 @@
+#include "worker/link/group_bus.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/wire/plan_wire.h"
+#include "rootstock/v1/group.pb.h"
+
+namespace rootstock {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// A plan follows its predecessor within this when the group is busy.
+constexpr auto kYieldFor = std::chrono::microseconds(300);
+constexpr auto kFirstSleep = std::chrono::microseconds(50);
+constexpr auto kLongestSleep = std::chrono::microseconds(1000);
+
+void WaitIdle(MPI_Request* request) {
+  int done = 0;
+  const Clock::time_point start = Clock::now();
+  std::chrono::microseconds sleep = kFirstSleep;
+  for (;;) {
+    MPI_Test(request, &done, MPI_STATUS_IGNORE);
+    if (done) return;
+    if (Clock::now() - start < kYieldFor) {
+      sched_yield();
+    } else {
+      std::this_thread::sleep_for(sleep);
+      sleep = std::min(sleep * 2, kLongestSleep);
+    }
+  }
+}
+
+}  // namespace
+
+GroupBus::GroupBus(MPI_Comm comm) {
+  MPI_Comm_dup(comm, &plans_);
+  MPI_Comm_dup(comm, &status_);
+  MPI_Comm_rank(comm, &tp_rank_);
+  MPI_Comm_size(comm, &tp_size_);
+}
+
+GroupBus::~GroupBus() {
+  MPI_Comm_free(&plans_);
+  MPI_Comm_free(&status_);
+}
+
+// Header and bytes: {kind, size}, then the payload.
+void GroupBus::Send(const BusMessage& message) {
+  if (tp_size_ == 1) return;
+  std::array<uint64_t, 2> header = {static_cast<uint64_t>(message.kind), message.bytes.size()};
+  MPI_Request request;
+  MPI_Ibcast(header.data(), 2, MPI_UINT64_T, 0, plans_, &request);
+  MPI_Wait(&request, MPI_STATUS_IGNORE);
+  // Below 4 MB: gRPC's limit of a message.
+  std::string bytes = message.bytes;
+  if (!bytes.empty()) {
+    MPI_Bcast(bytes.data(), static_cast<int>(bytes.size()), MPI_BYTE, 0, plans_);
+  }
+}
+
+BusMessage GroupBus::Receive() {
+  std::array<uint64_t, 2> header{};
+  MPI_Request request;
+  MPI_Ibcast(header.data(), 2, MPI_UINT64_T, 0, plans_, &request);
+  WaitIdle(&request);
+  BusMessage message{static_cast<BusKind>(header[0]), std::string(header[1], '\0')};
+  if (!message.bytes.empty()) {
+    MPI_Bcast(message.bytes.data(), static_cast<int>(message.bytes.size()), MPI_BYTE, 0, plans_);
+  }
+  return message;
+}
+
+absl::Status GroupBus::Agree(const absl::Status& mine) {
+  if (tp_size_ == 1) return mine;
+  const int failed = mine.ok() ? 0 : 1;
+  std::vector<int> all(tp_size_);
+  MPI_Allgather(&failed, 1, MPI_INT, all.data(), 1, MPI_INT, status_);
+  const auto first = std::find(all.begin(), all.end(), 1);
+  if (first == all.end()) return absl::OkStatus();
+  const int root = static_cast<int>(first - all.begin());
+  v1::Outcome outcome;
+  ToProto(mine, &outcome);
+  outcome.ParseFromString(BroadcastBytes(outcome.SerializeAsString(), root));
+  const absl::Status theirs = StatusFromProto(outcome);
+  const bool everywhere = std::count(all.begin(), all.end(), 1) == tp_size_;
+  return everywhere ? theirs : Annotate(theirs, absl::StrCat("tp_rank ", root));
+}
+
+std::string GroupBus::BroadcastBytes(std::string bytes, int root) {
+  uint64_t size = bytes.size();
+  MPI_Bcast(&size, 1, MPI_UINT64_T, root, status_);
+  bytes.resize(size);
+  MPI_Bcast(bytes.data(), static_cast<int>(size), MPI_BYTE, root, status_);
+  return bytes;
+}
+
+std::vector<std::string> GroupBus::AllGather(const std::string& mine) {
+  std::vector<std::string> all;
+  for (int r = 0; r < tp_size_; ++r) all.push_back(BroadcastBytes(mine, r));
+  return all;
+}
+
+}  // namespace rootstock

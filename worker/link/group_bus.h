@@ -1,0 +1,58 @@
+// What the tp_ranks of a group tell each other beside the collectives of a forward pass: the
+// leader's messages in one order, and the conjunction of outcomes.
+#pragma once
+
+#include <mpi.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+
+namespace rootstock {
+
+enum class BusKind : uint32_t {
+  kAttach,   // bytes: v1.AttachOrder
+  kCommand,  // bytes: v1.Command
+  kCollect,  // look at what runs beside the steps
+  kExit,     // bytes: the reason; empty: with exit code 0
+};
+
+struct BusMessage {
+  BusKind kind = BusKind::kCollect;
+  std::string bytes;
+};
+
+// On duplicated communicators of its own. An MPI error aborts the job: a lost rank fails its group.
+// *Step thread only.*
+class GroupBus {
+ public:
+  explicit GroupBus(MPI_Comm comm);
+  ~GroupBus();
+  GroupBus(const GroupBus&) = delete;
+  GroupBus& operator=(const GroupBus&) = delete;
+
+  int tp_rank() const { return tp_rank_; }
+  int tp_size() const { return tp_size_; }
+
+  // tp_rank 0.
+  void Send(const BusMessage& message);
+  // The others. Waits without burning a core: at first it yields, then it sleeps up to 1 ms.
+  BusMessage Receive();
+
+  // The same on every rank: OK if all are, else the lowest failing rank's status, which names the
+  // rank unless all ranks failed.
+  absl::Status Agree(const absl::Status& mine);
+  // By rank.
+  std::vector<std::string> AllGather(const std::string& mine);
+
+ private:
+  std::string BroadcastBytes(std::string bytes, int root);
+
+  MPI_Comm plans_ = MPI_COMM_NULL;
+  MPI_Comm status_ = MPI_COMM_NULL;
+  int tp_rank_ = 0;
+  int tp_size_ = 1;
+};
+
+}  // namespace rootstock

@@ -1,0 +1,55 @@
+#include "worker/link/group_link.h"
+
+#include <memory>
+
+#include "common/base/log.h"
+#include "common/base/status.h"
+#include "worker/link/coordinator_client.h"
+#include "worker/link/inbox.h"
+#include "worker/link/leader.h"
+#include "worker/link/member.h"
+#include "worker/link/prefetcher.h"
+#include "worker/link/signals.h"
+
+namespace rootstock {
+namespace {
+
+absl::StatusOr<int> RunFollower(GroupBus& bus, Member& member) {
+  for (;;) {
+    const BusMessage message = bus.Receive();
+    if (message.kind == BusKind::kExit) {
+      if (!message.bytes.empty()) LogError(message.bytes);
+      return message.bytes.empty() ? 0 : 1;
+    }
+    RETURN_IF_ERROR(member.Handle(message).status());
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<int> RunGroup(GroupBus& bus, CommandExecutor& executor, const LinkOptions& options) {
+  const bool leader = bus.tp_rank() == 0;
+  const BlobCache cache(options.cache_dir);
+  const auto inbox = std::make_shared<Inbox>();
+  std::shared_ptr<grpc::Channel> channel;
+  std::unique_ptr<CoordinatorBlobs> blobs;
+  std::unique_ptr<Prefetcher> prefetcher;
+  if (leader || options.node_leader) channel = MakeChannel(options.coordinator);
+  if (options.node_leader) {
+    blobs = std::make_unique<CoordinatorBlobs>(channel);
+    // The other nodes' prefetches are seen at the next step or tick.
+    const auto on_done = [inbox, leader] {
+      if (leader) inbox->Push({LinkEvent::Kind::kCollect, 0, {}, {}});
+    };
+    prefetcher = std::make_unique<Prefetcher>(cache, *blobs, on_done);
+  }
+  Member member(bus, executor, cache, prefetcher.get());
+  if (!leader) return RunFollower(bus, member);
+  SignalThread signals([inbox] { inbox->Push({LinkEvent::Kind::kDrain, 0, {}, {}}); });
+  const auto connect = [&](uint64_t number) {
+    return OpenStream(channel, number, options.info, inbox);
+  };
+  return Leader(bus, member, *inbox, connect, options.coordinator).Run();
+}
+
+}  // namespace rootstock

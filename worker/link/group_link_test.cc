@@ -1,0 +1,323 @@
+// Runs as a group of one, and of several under mpirun: every rank runs every test.
+#include "worker/link/group_link.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/base/status.h"
+#include "worker/link/link_rig.h"
+#include "worker/link/rendezvous.h"
+
+namespace rootstock {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using namespace std::chrono_literals;
+
+constexpr Epoch kFirst{1, 1};
+
+StepPlan Rows(int n) {
+  StepPlan plan;
+  for (int i = 0; i < n; ++i) {
+    plan.rows.push_back({SequenceSlot(i), 1, 5, {}, {}, RowOutput::kToken});
+  }
+  return plan;
+}
+
+TEST(GroupLink, EveryRankExecutesTheSameCommands) {
+  LinkRig rig;
+  const int code = rig.Run([&](ScriptedStream& s, int) {
+    const GroupInfo hello = s.ReadHello();
+    EXPECT_EQ(hello.name, "g");
+    EXPECT_EQ(hello.tp_size, static_cast<uint32_t>(rig.bus.tp_size()));
+    s.Order(kFirst, {2048, 32, 512, 20});
+    EXPECT_EQ(s.ReadReport().geometry.num_pages, 100u);
+    s.Send(CommandId(1), kFirst, Rows(3));
+    s.Send(CommandId(2), kFirst, LoadAdapter{Sha256Of("a"), 1, {}, {PageId(3)}});
+    s.Send(CommandId(3), kFirst, StepPlan{});
+    s.Send(CommandId(4), kFirst, ReleaseSlots{{SequenceSlot(1)}});
+    for (uint64_t id = 1; id <= 4; ++id) {
+      const Completion c = s.ReadCompletion();
+      EXPECT_EQ(c.id.value, id);
+      EXPECT_TRUE(c.outcome.ok()) << c.outcome;
+      EXPECT_EQ(c.step.rows.size(), id == 1 ? 3u : 0u);
+    }
+    s.Leave();
+    EXPECT_TRUE(s.AtEnd());
+    return grpc::Status::OK;
+  });
+  EXPECT_EQ(code, 0);
+  EXPECT_THAT(rig.executor.log, ElementsAre("attach 1.1 seqs=32", "step 1 rows=3", "load 2",
+                                            "step 3 rows=0", "other 4"));
+}
+
+TEST(GroupLink, OneRanksFailedLoadFailsEverywhere) {
+  LinkRig rig;
+  rig.executor.fail_loads = rig.last();
+  const int code = rig.Run([&](ScriptedStream& s, int) {
+    s.Attach(kFirst);
+    s.Send(CommandId(1), kFirst, LoadAdapter{Sha256Of("a"), 1, {}, {PageId(3)}});
+    const Completion c = s.ReadCompletion();
+    EXPECT_EQ(c.outcome.code(), absl::StatusCode::kUnavailable);
+    EXPECT_EQ(GetErrorDetail(c.outcome)->reason, Reason::kIoError);
+    if (rig.bus.tp_size() > 1) {
+      EXPECT_THAT(std::string(c.outcome.message()),
+                  HasSubstr(absl::StrCat("tp_rank ", rig.bus.tp_size() - 1)));
+    }
+    s.Leave();
+    s.AtEnd();
+    return grpc::Status::OK;
+  });
+  EXPECT_EQ(code, 0);
+  EXPECT_TRUE(rig.executor.adapters.empty());
+  EXPECT_EQ(rig.executor.log.back(), rig.last() ? "load 1" : "abandon 1");
+}
+
+TEST(GroupLink, RefusedGroupExitsNonZero) {
+  LinkRig rig;
+  EXPECT_EQ(rig.Run([](ScriptedStream& s, int) {
+    s.ReadHello();
+    s.Refuse("another model is served here");
+    s.AtEnd();
+    return grpc::Status(grpc::StatusCode::FAILED_PRECONDITION, "refused");
+  }),
+            1);
+  EXPECT_TRUE(rig.executor.log.empty());
+}
+
+// A loss drops what was queued; the next attach finds the adapters in place.
+TEST(GroupLink, LossThenAttachAnew) {
+  LinkRig rig;
+  std::atomic<bool> gone{false};
+  rig.executor.before = [&](const Command& command) {
+    // Holds the second command until the stream is gone, so that the third is queued then.
+    while (rig.first() && command.id.value == 2 && !gone) std::this_thread::sleep_for(1ms);
+    if (rig.first() && command.id.value == 2) std::this_thread::sleep_for(100ms);
+  };
+  const int code = rig.Run([&](ScriptedStream& s, int n) {
+    if (n == 0) {
+      s.Attach({4, 1});
+      s.Send(CommandId(1), {4, 1}, LoadAdapter{Sha256Of("a"), 1, {}, {PageId(3)}});
+      EXPECT_TRUE(s.ReadCompletion().outcome.ok());
+      s.Send(CommandId(2), {4, 1}, StepPlan{});
+      s.Send(CommandId(3), {4, 1}, StepPlan{});
+      gone = true;
+      return grpc::Status(grpc::StatusCode::UNAVAILABLE, "restarting");
+    }
+    const AttachReport report = s.Attach({5, 1});
+    EXPECT_EQ(report.adapters.size(), 1u);
+    s.Send(CommandId(9), {4, 1}, StepPlan{});  // of the old epoch
+    s.Send(CommandId(1), {5, 1}, StepPlan{});
+    const Completion c = s.ReadCompletion();
+    EXPECT_EQ(c.id.value, 1u);
+    s.Leave();
+    s.AtEnd();
+    return grpc::Status::OK;
+  });
+  EXPECT_EQ(code, 0);
+  EXPECT_THAT(rig.executor.log, ElementsAre("attach 4.1 seqs=64", "load 1", "step 2 rows=0",
+                                            "attach 5.1 seqs=64", "step 1 rows=0"));
+}
+
+TEST(GroupLink, ObeysOnlyHigherEpochs) {
+  LinkRig rig;
+  const int code = rig.Run([&](ScriptedStream& s, int n) {
+    if (n == 0) {
+      s.Attach({4, 7});
+      return grpc::Status(grpc::StatusCode::UNAVAILABLE, "lost");
+    }
+    if (n == 1) {
+      s.ReadHello();
+      s.Order({4, 7});
+      EXPECT_TRUE(s.AtEnd());
+      return grpc::Status::OK;
+    }
+    s.Attach({4, 8});
+    s.Leave();
+    s.AtEnd();
+    return grpc::Status::OK;
+  });
+  EXPECT_EQ(code, 0);
+  EXPECT_THAT(rig.executor.log, ElementsAre("attach 4.7 seqs=64", "attach 4.8 seqs=64"));
+}
+
+// PROTOCOL §3: plan N+1 is there before result N is, and runs at once.
+TEST(GroupLink, PlansArriveAheadOfResults) {
+  LinkRig rig;
+  std::vector<std::chrono::steady_clock::time_point> starts;
+  rig.executor.before = [&](const Command&) {
+    starts.push_back(std::chrono::steady_clock::now());
+    if (starts.size() == 1) std::this_thread::sleep_for(50ms);
+  };
+  std::atomic<bool> result_seen{false};
+  const int code = rig.Run([&](ScriptedStream& s, int) {
+    s.Attach(kFirst);
+    s.Send(CommandId(1), kFirst, Rows(1));
+    s.Send(CommandId(2), kFirst, Rows(1));
+    EXPECT_EQ(s.ReadCompletion().id.value, 1u);
+    EXPECT_EQ(s.ReadCompletion().id.value, 2u);
+    s.Leave();
+    s.AtEnd();
+    return grpc::Status::OK;
+  });
+  EXPECT_EQ(code, 0);
+  ASSERT_EQ(starts.size(), 2u);
+  EXPECT_GE(starts[1] - starts[0], 50ms);
+  EXPECT_LT(starts[1] - starts[0], 95ms);
+}
+
+TEST(GroupLink, UndecodableCommandFailsAlone) {
+  LinkRig rig;
+  const int code = rig.Run([&](ScriptedStream& s, int) {
+    s.Attach(kFirst);
+    v1::CoordinatorMessage message;
+    message.mutable_command()->set_id(8);
+    message.mutable_command()->mutable_epoch()->set_incarnation(1);
+    message.mutable_command()->mutable_epoch()->set_attach(1);
+    message.mutable_command()->mutable_load()->set_digest("short");
+    s.Send(message);
+    const Completion bad = s.ReadCompletion();
+    EXPECT_EQ(bad.id.value, 8u);
+    EXPECT_EQ(GetErrorDetail(bad.outcome)->field, "command.load.digest");
+    s.Send(CommandId(9), kFirst, StepPlan{});
+    EXPECT_TRUE(s.ReadCompletion().outcome.ok());
+    s.Leave();
+    s.AtEnd();
+    return grpc::Status::OK;
+  });
+  EXPECT_EQ(code, 0);
+}
+
+TEST(GroupLink, SignalAsksToLeave) {
+  for (const int signal : {SIGUSR1, SIGTERM}) {
+    LinkRig rig;
+    EXPECT_EQ(rig.Run([&](ScriptedStream& s, int) {
+      s.Attach(kFirst);
+      kill(getpid(), signal);
+      EXPECT_TRUE(s.ReadLeaving());
+      s.Send(CommandId(1), kFirst, Rows(1));  // what runs still ends
+      EXPECT_TRUE(s.ReadCompletion().outcome.ok());
+      s.Leave();
+      EXPECT_TRUE(s.AtEnd());
+      return grpc::Status::OK;
+    }),
+              0);
+  }
+}
+
+TEST(GroupLink, WaitsForAnAbsentCoordinator) {
+  LinkRig rig;
+  int port = 0;
+  if (rig.first())
+    port = FakeCoordinator([](ScriptedStream&, int) { return grpc::Status::OK; }).port();
+  port = std::stoi(rig.bus.AllGather(std::to_string(port))[0]);
+  std::unique_ptr<FakeCoordinator> late;
+  std::thread starter([&] {
+    if (!rig.first()) return;
+    std::this_thread::sleep_for(400ms);
+    late = std::make_unique<FakeCoordinator>(
+        [](ScriptedStream& s, int) {
+          s.Attach(kFirst);
+          s.Leave();
+          s.AtEnd();
+          return grpc::Status::OK;
+        },
+        port);
+  });
+  EXPECT_EQ(rig.RunAt(absl::StrCat("127.0.0.1:", port)), 0);
+  starter.join();
+  EXPECT_EQ(rig.executor.log.size(), 1u);
+}
+
+TEST(GroupLink, SignalBeforeAnAttachEndsTheGroup) {
+  LinkRig rig;
+  std::thread killer([&] {
+    std::this_thread::sleep_for(200ms);
+    if (rig.first()) kill(getpid(), SIGUSR1);
+  });
+  EXPECT_EQ(rig.RunAt("127.0.0.1:1"), 0);
+  killer.join();
+}
+
+double CpuSeconds() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& t) { return t.tv_sec + 1e-6 * t.tv_usec; };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+TEST(GroupLink, IdleRanksBurnNoCore) {
+  LinkRig rig;
+  const double before = CpuSeconds();
+  EXPECT_EQ(rig.Run([&](ScriptedStream& s, int) {
+    s.Attach(kFirst);
+    std::this_thread::sleep_for(1000ms);
+    s.Leave();
+    s.AtEnd();
+    return grpc::Status::OK;
+  }),
+            0);
+  EXPECT_LT(CpuSeconds() - before, 0.3);
+}
+
+RankHello HelloOf(int tp_rank) {
+  return {{"host", "cpu", "build-1", 1, 9500},
+          Sha256Of("model"),
+          "small",
+          {100, 1024, 16},
+          DType::kF32,
+          "g"};
+}
+
+TEST(Rendezvous, AgreesOnTheSmallestGeometry) {
+  LinkRig rig;
+  RankHello mine = HelloOf(rig.bus.tp_rank());
+  mine.rank.pid = rig.bus.tp_rank();
+  mine.geometry.num_pages = 200 - rig.bus.tp_rank();
+  const auto group = Rendezvous(rig.bus, mine);
+  ASSERT_TRUE(group.ok()) << group.status();
+  EXPECT_EQ(group->geometry.num_pages, 200u - (rig.bus.tp_size() - 1));
+  EXPECT_EQ(group->info.tp_size, static_cast<uint32_t>(rig.bus.tp_size()));
+  for (int r = 0; r < rig.bus.tp_size(); ++r) {
+    EXPECT_EQ(group->info.ranks[r].pid, static_cast<uint32_t>(r));
+  }
+}
+
+// Every rank learns which one differs, and in what.
+TEST(Rendezvous, MismatchNamesRankAndValues) {
+  LinkRig rig;
+  if (rig.bus.tp_size() == 1) {
+    EXPECT_TRUE(Rendezvous(rig.bus, HelloOf(0)).ok());
+    return;
+  }
+  const std::string rank = absl::StrCat("tp_rank ", rig.bus.tp_size() - 1);
+  RankHello mine = HelloOf(rig.bus.tp_rank());
+  if (rig.last()) mine.rank.build = "build-2";
+  absl::Status status = Rendezvous(rig.bus, mine).status();
+  EXPECT_EQ(GetErrorDetail(status)->field, "build");
+  EXPECT_EQ(GetErrorDetail(status)->reason, Reason::kGroupMismatch);
+  EXPECT_THAT(std::string(status.message()), HasSubstr(rank));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("build-2"));
+  mine = HelloOf(rig.bus.tp_rank());
+  if (rig.last()) {
+    mine.model_fingerprint = Sha256Of("other");
+    mine.model_name = "large";
+  }
+  status = Rendezvous(rig.bus, mine).status();
+  EXPECT_EQ(GetErrorDetail(status)->field, "model");
+  EXPECT_THAT(std::string(status.message()), HasSubstr("large"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("small"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr(rank));
+}
+
+}  // namespace
+}  // namespace rootstock

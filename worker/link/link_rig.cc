@@ -1,0 +1,88 @@
+#include "worker/link/link_rig.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/log.h"
+#include "common/base/status.h"
+#include "worker/link/signals.h"
+
+namespace rootstock {
+
+absl::StatusOr<AttachReport> RecordingExecutor::Attach(const Epoch& epoch,
+                                                       const GroupLimits& limits) {
+  log.push_back(
+      absl::StrCat("attach ", epoch.incarnation, ".", epoch.attach, " seqs=", limits.max_num_seqs));
+  return AttachReport{epoch, {100, 1024, 16}, DType::kF32, adapters};
+}
+
+absl::StatusOr<Completion> RecordingExecutor::Execute(const Command& command) {
+  if (before) before(command);
+  Completion completion{command.id, absl::OkStatus(), {}};
+  if (const auto* step = std::get_if<StepPlan>(&command.kind)) {
+    log.push_back(absl::StrCat("step ", command.id.value, " rows=", step->rows.size()));
+    for (const PlanRow& row : step->rows) completion.step.rows.push_back({row.slot, {7}});
+  } else if (const auto* load = std::get_if<LoadAdapter>(&command.kind)) {
+    log.push_back(absl::StrCat("load ", command.id.value));
+    if (fail_loads) {
+      completion.outcome = MakeError(absl::StatusCode::kUnavailable, Reason::kIoError, "digest",
+                                     load->digest.Short(), "the disk is gone");
+    } else {
+      adapters.push_back({load->digest, load->layout_id, load->pages});
+    }
+  } else {
+    log.push_back(absl::StrCat("other ", command.id.value));
+  }
+  return completion;
+}
+
+void RecordingExecutor::Abandon(const Command& command) {
+  log.push_back(absl::StrCat("abandon ", command.id.value));
+  adapters.pop_back();
+}
+
+LinkRig::LinkRig() : bus(MPI_COMM_WORLD) {
+  cache = std::filesystem::temp_directory_path() /
+          bus.AllGather(absl::StrCat("link_test.", getpid()))[0];
+}
+
+LinkRig::~LinkRig() {
+  bus.AllGather("");  // nobody needs the files any more
+  if (first()) std::filesystem::remove_all(cache);
+}
+
+int LinkRig::RunAt(const std::string& address) {
+  GroupInfo info{"g", "unified", "build", static_cast<uint32_t>(bus.tp_size()), Sha256Of("model"),
+                 {}};
+  info.ranks.resize(bus.tp_size());
+  const auto code = RunGroup(bus, executor, {address, cache, first(), info});
+  EXPECT_TRUE(code.ok()) << code.status();
+  return code.value_or(-1);
+}
+
+int LinkRig::Run(FakeCoordinator::Script script,
+                 const std::function<void(FakeCoordinator&)>& prepare) {
+  std::unique_ptr<FakeCoordinator> coordinator;
+  std::string address;
+  if (first()) {
+    coordinator = std::make_unique<FakeCoordinator>(std::move(script));
+    if (prepare) prepare(*coordinator);
+    address = absl::StrCat("127.0.0.1:", coordinator->port());
+  }
+  address = bus.AllGather(address)[0];
+  return RunAt(address);
+}
+
+}  // namespace rootstock
+
+int main(int argc, char** argv) {
+  rootstock::BlockDrainSignals();
+  int provided = 0;
+  MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided);
+  testing::InitGoogleTest(&argc, argv);
+  rootstock::InitLogging("link_test", rootstock::LogLevel::kInfo);
+  const int result = RUN_ALL_TESTS();
+  MPI_Finalize();
+  return result;
+}

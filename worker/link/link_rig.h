@@ -1,0 +1,50 @@
+// Test peers of the link: an executor that records, and a group under a scripted coordinator.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "worker/link/executor.h"
+#include "worker/link/fake_coordinator.h"
+#include "worker/link/group_bus.h"
+#include "worker/link/group_link.h"
+
+namespace rootstock {
+
+// *Step thread only.*
+class RecordingExecutor : public CommandExecutor {
+ public:
+  absl::StatusOr<AttachReport> Attach(const Epoch& epoch, const GroupLimits& limits) override;
+  absl::StatusOr<Completion> Execute(const Command& command) override;
+  void Abandon(const Command& command) override;
+
+  // "attach 1.2 seqs=64", "step 7 rows=2", "load 3", "abandon 3", … in order.
+  std::vector<std::string> log;
+  bool fail_loads = false;
+  std::function<void(const Command&)> before;  // a command is executed
+  std::vector<ResidentAdapter> adapters;
+};
+
+// The group of all ranks of MPI_COMM_WORLD; the coordinator lives in rank 0. Every rank makes the
+// same calls.
+class LinkRig {
+ public:
+  LinkRig();
+  ~LinkRig();
+  bool first() const { return bus.tp_rank() == 0; }
+  bool last() const { return bus.tp_rank() == bus.tp_size() - 1; }
+
+  // Runs the group until it ends; the exit code, or -1 when it broke. `prepare`: rank 0, before the
+  // coordinator's address is told to the others.
+  int Run(FakeCoordinator::Script script,
+          const std::function<void(FakeCoordinator&)>& prepare = nullptr);
+  // With a coordinator elsewhere, or nowhere.
+  int RunAt(const std::string& address);
+
+  GroupBus bus;
+  RecordingExecutor executor;
+  std::filesystem::path cache;
+};
+
+}  // namespace rootstock

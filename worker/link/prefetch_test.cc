@@ -1,0 +1,130 @@
+// Adapter content on its way to a node, beside the steps.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <future>
+#include <sstream>
+
+#include "common/base/status.h"
+#include "worker/link/blob_cache.h"
+#include "worker/link/link_rig.h"
+
+namespace rootstock {
+namespace {
+
+constexpr Epoch kEpoch{1, 1};
+
+std::string ReadFile(const std::filesystem::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::stringstream out;
+  out << in.rdbuf();
+  return out.str();
+}
+
+// A fetch that hangs delays no step, and its completion needs none.
+TEST(Prefetch, NeverDelaysAStep) {
+  LinkRig rig;
+  const std::string content(5000, 'x');
+  std::promise<void> go;
+  std::shared_future<void> gone = go.get_future().share();
+  const int code = rig.Run(
+      [&](ScriptedStream& s, int) {
+        s.Attach(kEpoch);
+        s.Send(CommandId(1), kEpoch, PrefetchAdapter{Sha256Of(content)});
+        for (uint64_t id = 2; id < 6; ++id) {
+          s.Send(CommandId(id), kEpoch, StepPlan{});
+          EXPECT_EQ(s.ReadCompletion().id.value, id);
+        }
+        go.set_value();
+        const Completion c = s.ReadCompletion();
+        EXPECT_EQ(c.id.value, 1u);
+        EXPECT_TRUE(c.outcome.ok()) << c.outcome;
+        EXPECT_EQ(ReadFile(BlobCache(rig.cache).PathOf(Sha256Of(content))), content);
+        s.Send(CommandId(7), kEpoch, DropAdapter{Sha256Of(content), true});
+        EXPECT_TRUE(s.ReadCompletion().outcome.ok());
+        EXPECT_FALSE(std::filesystem::exists(BlobCache(rig.cache).PathOf(Sha256Of(content))));
+        s.Leave();
+        s.AtEnd();
+        return grpc::Status::OK;
+      },
+      [&](FakeCoordinator& coordinator) {
+        coordinator.blobs[Sha256Of(content)] = content;
+        coordinator.before_fetch = [gone](const Digest&) { gone.wait(); };
+      });
+  EXPECT_EQ(code, 0);
+}
+
+TEST(Prefetch, FailsByName) {
+  LinkRig rig;
+  const int code = rig.Run(
+      [&](ScriptedStream& s, int) {
+        s.Attach(kEpoch);
+        s.Send(CommandId(1), kEpoch, PrefetchAdapter{Sha256Of("flipped")});
+        const Completion flipped = s.ReadCompletion();
+        EXPECT_EQ(GetErrorDetail(flipped.outcome)->reason, Reason::kDigestMismatch);
+        s.Send(CommandId(2), kEpoch, PrefetchAdapter{Sha256Of("absent")});
+        EXPECT_EQ(s.ReadCompletion().outcome.code(), absl::StatusCode::kNotFound);
+        EXPECT_TRUE(std::filesystem::is_empty(rig.cache));  // no half files either
+        s.Leave();
+        s.AtEnd();
+        return grpc::Status::OK;
+      },
+      [](FakeCoordinator& c) { c.blobs[Sha256Of("flipped")] = "flopped"; });
+  EXPECT_EQ(code, 0);
+}
+
+// The group leaves while a fetch hangs: it is cancelled.
+TEST(Prefetch, LeavingDoesNotWait) {
+  LinkRig rig;
+  std::promise<void> go;
+  std::shared_future<void> gone = go.get_future().share();
+  const int code = rig.Run(
+      [&](ScriptedStream& s, int) {
+        s.Attach(kEpoch);
+        s.Send(CommandId(1), kEpoch, PrefetchAdapter{Sha256Of("slow")});
+        s.Leave();
+        s.AtEnd();
+        go.set_value();
+        return grpc::Status::OK;
+      },
+      [&](FakeCoordinator& c) { c.before_fetch = [gone](const Digest&) { gone.wait(); }; });
+  EXPECT_EQ(code, 0);
+}
+
+class MemorySource : public BlobSource {
+ public:
+  absl::Status Fetch(const Digest&, const Sink& sink) override {
+    ++fetches;
+    return sink(content);
+  }
+  void Cancel() override {}
+  std::string content;
+  int fetches = 0;
+};
+
+TEST(BlobCache, FetchesOnceAndReplacesWhatIsSpoilt) {
+  const std::filesystem::path dir =
+      std::filesystem::path(testing::TempDir()) / ("blob_cache." + std::to_string(getpid()));
+  const BlobCache cache(dir);
+  MemorySource source;
+  source.content = "weights";
+  const Digest digest = Sha256Of("weights");
+  EXPECT_TRUE(cache.Ensure(digest, source).ok());
+  EXPECT_TRUE(cache.Ensure(digest, source).ok());
+  EXPECT_EQ(source.fetches, 1);
+  std::ofstream(cache.PathOf(digest)) << "weigh";
+  EXPECT_TRUE(cache.Ensure(digest, source).ok());
+  EXPECT_EQ(ReadFile(cache.PathOf(digest)), "weights");
+  EXPECT_TRUE(cache.Remove(digest).ok());
+  EXPECT_TRUE(cache.Remove(digest).ok());
+  std::ofstream(dir.string() + "x") << "a file";
+  const absl::Status status = BlobCache(dir.string() + "x/sub").Ensure(digest, source);
+  EXPECT_EQ(GetErrorDetail(status)->reason, Reason::kIoError);
+  std::filesystem::remove_all(dir);
+  std::filesystem::remove(dir.string() + "x");
+}
+
+}  // namespace
+}  // namespace rootstock

@@ -1,0 +1,64 @@
+#include "worker/link/prefetcher.h"
+
+namespace rootstock {
+
+Prefetcher::Prefetcher(BlobCache cache, BlobSource& source, std::function<void()> on_done,
+                       int threads)
+    : cache_(std::move(cache)), source_(source), on_done_(std::move(on_done)) {
+  for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { Work(); });
+}
+
+Prefetcher::~Prefetcher() {
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  source_.Cancel();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void Prefetcher::Start(CommandId id, const Digest& digest) {
+  std::lock_guard lock(mutex_);
+  outcomes_[id] = std::nullopt;
+  jobs_.push_back({id, digest});
+  changed_.notify_one();
+}
+
+std::optional<absl::Status> Prefetcher::OutcomeOf(CommandId id) const {
+  std::lock_guard lock(mutex_);
+  const auto it = outcomes_.find(id);
+  return it == outcomes_.end() ? std::nullopt : it->second;
+}
+
+void Prefetcher::Forget(CommandId id) {
+  std::lock_guard lock(mutex_);
+  outcomes_.erase(id);
+}
+
+void Prefetcher::ForgetAll() {
+  std::lock_guard lock(mutex_);
+  outcomes_.clear();
+  jobs_.clear();
+}
+
+void Prefetcher::Work() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [this] { return stopping_ || !jobs_.empty(); });
+    if (stopping_) return;
+    const Job job = jobs_.front();
+    jobs_.pop_front();
+    lock.unlock();
+    absl::Status outcome = cache_.Ensure(job.digest, source_);
+    lock.lock();
+    if (const auto it = outcomes_.find(job.id); it != outcomes_.end()) {
+      it->second = std::move(outcome);
+    }
+    lock.unlock();
+    on_done_();
+    lock.lock();
+  }
+}
+
+}  // namespace rootstock

@@ -1,0 +1,53 @@
+// Fetches adapter content beside the steps.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "common/base/ids.h"
+#include "worker/link/blob_cache.h"
+
+namespace rootstock {
+
+// A few threads, so that one slow adapter does not hold up others. *Thread-safe.*
+class Prefetcher {
+ public:
+  // `on_done` is called on a fetching thread after each fetch. Borrowed until destruction, which
+  // cancels the source.
+  Prefetcher(BlobCache cache, BlobSource& source, std::function<void()> on_done, int threads = 4);
+  ~Prefetcher();
+  Prefetcher(const Prefetcher&) = delete;
+  Prefetcher& operator=(const Prefetcher&) = delete;
+
+  void Start(CommandId id, const Digest& digest);
+  // The outcome of a Start; nothing while it runs.
+  std::optional<absl::Status> OutcomeOf(CommandId id) const;
+  void Forget(CommandId id);
+  // Outcomes of fetches that still run are not kept.
+  void ForgetAll();
+
+ private:
+  struct Job {
+    CommandId id;
+    Digest digest;
+  };
+  void Work();
+
+  const BlobCache cache_;
+  BlobSource& source_;
+  const std::function<void()> on_done_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Job> jobs_;
+  std::map<CommandId, std::optional<absl::Status>> outcomes_;
+  bool stopping_ = false;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace rootstock

@@ -1,0 +1,82 @@
+#include "worker/link/rendezvous.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/wire/plan_wire.h"
+#include "rootstock/v1/group.pb.h"
+
+namespace rootstock {
+namespace {
+
+constexpr char kPool[] = "unified";
+
+struct Peer {
+  GroupInfo info;  // a group of one
+  AttachReport report;
+  std::string model_name;
+};
+
+absl::StatusOr<std::vector<Peer>> Exchange(GroupBus& bus, const RankHello& mine) {
+  v1::Hello hello;
+  ToProto(GroupInfo{mine.group, kPool, mine.rank.build, 1, mine.model_fingerprint, {mine.rank}},
+          &hello);
+  v1::AttachReport report;
+  ToProto(AttachReport{{}, mine.geometry, mine.compute_dtype, {}}, &report);
+  const std::vector<std::string> hellos = bus.AllGather(hello.SerializeAsString());
+  const std::vector<std::string> reports = bus.AllGather(report.SerializeAsString());
+  const std::vector<std::string> names = bus.AllGather(mine.model_name);
+  std::vector<Peer> peers;
+  for (size_t r = 0; r < hellos.size(); ++r) {
+    hello.ParseFromString(hellos[r]);
+    report.ParseFromString(reports[r]);
+    Peer& peer = peers.emplace_back();
+    ASSIGN_OR_RETURN(peer.info, FromProto(hello));
+    ASSIGN_OR_RETURN(peer.report, FromProto(report));
+    peer.model_name = names[r];
+  }
+  return peers;
+}
+
+absl::Status Same(size_t tp_rank, const std::string& field, const std::string& value,
+                  const std::string& first) {
+  if (value == first) return absl::OkStatus();
+  return MakeError(absl::StatusCode::kFailedPrecondition, Reason::kGroupMismatch, field, value,
+                   absl::StrCat("of tp_rank ", tp_rank, " differs from ", first, " of tp_rank 0"));
+}
+
+std::string Model(const Peer& peer) {
+  return absl::StrCat(peer.model_name, " (", peer.info.model_fingerprint.Short(), ")");
+}
+
+absl::Status Compare(size_t tp_rank, const Peer& peer, const Peer& first) {
+  RETURN_IF_ERROR(Same(tp_rank, "build", peer.info.build, first.info.build));
+  RETURN_IF_ERROR(Same(tp_rank, "group", peer.info.name, first.info.name));
+  RETURN_IF_ERROR(Same(tp_rank, "dtype", DTypeName(peer.report.compute_dtype),
+                       DTypeName(first.report.compute_dtype)));
+  if (peer.info.model_fingerprint != first.info.model_fingerprint) {
+    RETURN_IF_ERROR(Same(tp_rank, "model", Model(peer), Model(first)));
+  }
+  return Same(tp_rank, "page_tokens", absl::StrCat(peer.report.geometry.page_tokens),
+              absl::StrCat(first.report.geometry.page_tokens));
+}
+
+}  // namespace
+
+absl::StatusOr<Group> Rendezvous(GroupBus& bus, const RankHello& mine) {
+  ASSIGN_OR_RETURN(const std::vector<Peer> peers, Exchange(bus, mine));
+  Group group{peers[0].info, peers[0].report.geometry};
+  group.info.tp_size = static_cast<uint32_t>(peers.size());
+  group.info.ranks.clear();
+  for (size_t r = 0; r < peers.size(); ++r) {
+    RETURN_IF_ERROR(Compare(r, peers[r], peers[0]));
+    const PageGeometry& geometry = peers[r].report.geometry;
+    group.geometry.num_pages = std::min(group.geometry.num_pages, geometry.num_pages);
+    group.geometry.page_bytes = std::max(group.geometry.page_bytes, geometry.page_bytes);
+    group.info.ranks.push_back(peers[r].info.ranks[0]);
+  }
+  return group;
+}
+
+}  // namespace rootstock
