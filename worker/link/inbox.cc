@@ -11,6 +11,13 @@ bool Inbox::Push(LinkEvent event) {
     if (events_.size() >= kMaxEvents) return false;
     if (event.message.has_command()) ++commands_received_;
   }
+  if (event.kind == LinkEvent::Kind::kLost) {
+    // What was queued is dropped with its stream, but for the reason that it ended.
+    std::erase_if(events_, [&event](const LinkEvent& e) {
+      return e.kind == LinkEvent::Kind::kMessage && e.stream == event.stream &&
+             !e.message.has_refuse() && !e.message.has_leave();
+    });
+  }
   events_.push_back(std::move(event));
   changed_.notify_one();
   return true;
