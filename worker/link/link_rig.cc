@@ -52,11 +52,13 @@ LinkRig::~LinkRig() {
   if (first()) std::filesystem::remove_all(cache);
 }
 
+GroupInfo LinkRig::Info() const {
+  const auto size = static_cast<uint32_t>(bus.tp_size());
+  return {"g", "unified", "build", size, Sha256Of("model"), std::vector<RankInfo>(size)};
+}
+
 int LinkRig::RunAt(const std::string& address) {
-  GroupInfo info{"g", "unified", "build", static_cast<uint32_t>(bus.tp_size()), Sha256Of("model"),
-                 {}};
-  info.ranks.resize(bus.tp_size());
-  const auto code = RunGroup(bus, executor, {address, cache, first(), info});
+  const auto code = RunGroup(bus, executor, {address, cache, first(), Info()});
   EXPECT_TRUE(code.ok()) << code.status();
   return code.value_or(-1);
 }

@@ -42,6 +42,8 @@ class LinkRig {
   // With a coordinator elsewhere, or nowhere.
   int RunAt(const std::string& address);
 
+  GroupInfo Info() const;
+
   GroupBus bus;
   RecordingExecutor executor;
   std::filesystem::path cache;

@@ -23,7 +23,7 @@ absl::StatusOr<std::vector<Peer>> Exchange(GroupBus& bus, const RankHello& mine)
   ToProto(GroupInfo{mine.group, kPool, mine.rank.build, 1, mine.model_fingerprint, {mine.rank}},
           &hello);
   v1::AttachReport report;
-  ToProto(AttachReport{{}, mine.geometry, mine.compute_dtype, {}}, &report);
+  ToProto(AttachReport{{}, mine.geometry, mine.weight_dtype, {}}, &report);
   const std::vector<std::string> hellos = bus.AllGather(hello.SerializeAsString());
   const std::vector<std::string> reports = bus.AllGather(report.SerializeAsString());
   const std::vector<std::string> names = bus.AllGather(mine.model_name);

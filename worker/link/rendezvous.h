@@ -12,7 +12,7 @@ struct RankHello {
   Digest model_fingerprint;
   std::string model_name;  // for the message of a mismatch
   PageGeometry geometry;   // what this rank asks for
-  DType compute_dtype = DType::kF32;
+  DType weight_dtype = DType::kBF16;
   std::string group;  // --group
 };
 

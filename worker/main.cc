@@ -1,0 +1,141 @@
+// lora-worker: one tp_rank of a group. The main thread is the step thread: it alone calls MPI.
+#include <mpi.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/log.h"
+#include "common/base/status.h"
+#include "worker/link/group_bus.h"
+#include "worker/link/group_link.h"
+#include "worker/link/rendezvous.h"
+#include "worker/link/signals.h"
+#include "worker/parallel/mpi_communicator.h"
+#include "worker/parallel/node.h"
+#include "worker/runtime/startup.h"
+#include "worker/runtime/worker_metrics.h"
+#include "worker/runtime/worker_runtime.h"
+
+namespace rootstock {
+namespace {
+
+// Joins runtime, metrics and link. *Step thread only.*
+class Executor : public CommandExecutor {
+ public:
+  Executor(WorkerRuntime& runtime, WorkerMetrics& metrics, const MpiCommunicator& communicator)
+      : runtime_(runtime), metrics_(metrics), communicator_(communicator) {}
+  absl::StatusOr<AttachReport> Attach(const Epoch& epoch, const GroupLimits& limits) override {
+    return runtime_.Attach(epoch, limits);
+  }
+  absl::StatusOr<Completion> Execute(const Command& command) override {
+    absl::StatusOr<Completion> completion = runtime_.Execute(command);
+    const auto* step = std::get_if<StepPlan>(&command.kind);
+    if (step == nullptr || !completion.ok() || !completion->outcome.ok()) return completion;
+    if (!step->rows.empty()) metrics_.ObserveStep(runtime_.last_step());
+    metrics_.ObserveTick(communicator_.stats());
+    return completion;
+  }
+  void Abandon(const Command& command) override { runtime_.Abandon(command); }
+
+ private:
+  WorkerRuntime& runtime_;
+  WorkerMetrics& metrics_;
+  const MpiCommunicator& communicator_;
+};
+
+RankHello MakeHello(const WorkerOptions& options, const ModelPlan& plan, int metrics_port) {
+  char host[256] = {};
+  gethostname(host, sizeof(host) - 1);
+  return {{host, "cpu", BuildId(), static_cast<uint32_t>(getpid()),
+           static_cast<uint32_t>(metrics_port)},
+          plan.fingerprint,
+          options.model,
+          plan.geometry,
+          plan.source.dtype,
+          options.group};
+}
+
+// "metrics PORT" of tp_rank 0, "tp_rank R metrics PORT" of the others; complete or absent.
+void WritePorts(const std::string& file, const GroupInfo& info) {
+  std::string text;
+  for (size_t r = 0; r < info.ranks.size(); ++r) {
+    if (r > 0) absl::StrAppend(&text, "tp_rank ", r, " ");
+    absl::StrAppend(&text, "metrics ", info.ranks[r].metrics_port, "\n");
+  }
+  std::ofstream(file + ".new") << text;
+  std::error_code error;
+  std::filesystem::rename(file + ".new", file, error);
+  if (error) LogWarning("port-file=", file, ": ", error.message());
+}
+
+// From options to the exit code. An error is every rank's.
+absl::StatusOr<int> Serve(const WorkerOptions& options, GroupBus& bus, Metrics& metrics) {
+  const Node node = FindNode();
+  const int port =
+      options.metrics_port == 0 ? 0 : static_cast<int>(options.metrics_port) + node.local_rank;
+  auto server = MetricsServer::Start(metrics, "0.0.0.0", port);
+  RETURN_IF_ERROR(bus.Agree(server.status()));
+  absl::StatusOr<ModelPlan> plan = PlanModel(options, bus.tp_size(), node.local_size);
+  RETURN_IF_ERROR(bus.Agree(plan.status()));
+  const RankHello hello = MakeHello(options, *plan, (*server)->port());
+  ASSIGN_OR_RETURN(const Group group, Rendezvous(bus, hello));
+  if (bus.tp_rank() == 0 && !options.port_file.empty()) WritePorts(options.port_file, group.info);
+
+  MpiCommunicator communicator(MPI_COMM_WORLD);
+  const std::filesystem::path cache = std::filesystem::path(options.cache_dir) / "adapters";
+  const int threads =
+      options.threads > 0 ? static_cast<int>(options.threads) : CpuThreads(node.local_size);
+  auto model =
+      LoadedModel::Create(plan->source, plan->spec, plan->tp, threads, group.geometry, communicator,
+                          [&cache](const Digest& d) { return cache / d.Hex(); });
+  RETURN_IF_ERROR(bus.Agree(model.status()));
+  LogInfo("ready: tp_rank ", bus.tp_rank(), " of ", bus.tp_size(), ", ", threads, " threads, ",
+          DTypeName(plan->source.dtype), " weights, ", group.geometry.num_pages, " pages of ",
+          group.geometry.page_bytes, " bytes");
+  WorkerRuntime runtime(**model, communicator);
+  WorkerMetrics worker_metrics(metrics, bus.tp_rank(),
+                               {"", hello.rank.host, options.group, hello.rank.build});
+  Executor executor(runtime, worker_metrics, communicator);
+  auto code =
+      RunGroup(bus, executor, {options.coordinator, cache, node.local_rank == 0, group.info});
+  if (!code.ok()) {
+    // Other ranks may wait in a collective that this one has left.
+    LogError(std::string(code.status().message()));
+    MPI_Abort(MPI_COMM_WORLD, 1);
+  }
+  return code;
+}
+
+int Run(const WorkerOptions& options) {
+  GroupBus bus(MPI_COMM_WORLD);
+  InitLogging(absl::StrCat("worker[", bus.tp_rank(), "/", bus.tp_size(), "]"),
+              ParseLogLevel(options.log_level));
+  Metrics metrics;
+  const absl::StatusOr<int> code = Serve(options, bus, metrics);
+  if (code.ok()) return *code;
+  // Every rank has come here, with the same text.
+  if (bus.tp_rank() == 0) LogError(std::string(code.status().message()));
+  return 1;
+}
+
+}  // namespace
+}  // namespace rootstock
+
+int main(int argc, char** argv) {
+  rootstock::BlockDrainSignals();
+  rootstock::DieWithMpirun();
+  rootstock::WorkerOptions options;
+  if (const auto code = rootstock::ParseFlagsOrExit(
+          {"lora-worker", "One tensor-parallel rank of a group; start it with mpirun.",
+           ROOTSTOCK_VERSION},
+          rootstock::WorkerFlags(options), argc, argv)) {
+    return *code;
+  }
+  int provided = 0;
+  MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided);
+  const int code = rootstock::Run(options);
+  MPI_Finalize();
+  return code;
+}

@@ -1,0 +1,74 @@
+#include "worker/runtime/worker_metrics.h"
+
+#include <chrono>
+
+namespace rootstock {
+namespace {
+
+constexpr double kMostTokens = 16384;
+constexpr double kMostRequests = 1024;
+
+const char* PhaseOf(const StepFacts& step) {
+  if (step.prefill_rows == 0) return "decode";
+  return step.prefill_rows == step.requests ? "prefill" : "mixed";
+}
+
+std::vector<std::string> OpNames() {
+  std::vector<std::string> out;
+  for (const CollectiveOp op : kAllCollectiveOps) out.emplace_back(CollectiveOpName(op));
+  return out;
+}
+
+}  // namespace
+
+WorkerMetrics::WorkerMetrics(Metrics& m, int tp_rank, const WorkerFacts& facts)
+    : tp_rank_(std::to_string(tp_rank)),
+      step_duration_(
+          m.MakeHistogram("step_duration_seconds", "Time of a step on this tp_rank.",
+                          {.001, .002, .004, .006, .008, .01, .015, .02, .03, .05, .1, .2, .5, 1},
+                          {{"tp_rank", {tp_rank_}}, {"phase", {"prefill", "decode", "mixed"}}})),
+      batch_tokens_(m.MakeHistogram("step_batch_tokens", "Tokens run in a step.",
+                                    PowersOfTwo(kMostTokens), {{"tp_rank", {tp_rank_}}})),
+      batch_requests_(m.MakeHistogram("step_batch_requests", "Sequences run in a step.",
+                                      PowersOfTwo(kMostRequests), {{"tp_rank", {tp_rank_}}})),
+      distinct_adapters_(
+          m.MakeHistogram("step_distinct_adapters", "Different adapters named by a step.",
+                          {0, 1, 2, 4, 8, 16, 32, 64, 128}, {{"tp_rank", {tp_rank_}}})),
+      collective_seconds_(m.MakeCounter("collective_seconds_total",
+                                        "Time in collectives, waiting for other ranks included.",
+                                        {{"tp_rank", {tp_rank_}}, {"op", OpNames()}})),
+      collective_bytes_(m.MakeCounter("collective_bytes_total",
+                                      "Bytes of the buffers of collectives.",
+                                      {{"tp_rank", {tp_rank_}}, {"op", OpNames()}})),
+      last_step_(m.MakeGauge("last_step_timestamp_seconds",
+                             "When the last step or tick ended, in Unix time.",
+                             {{"tp_rank", {tp_rank_}}})) {
+  m.MakeInfo("worker_info", "What this worker is.",
+             {{"tp_rank", tp_rank_},
+              {"gpu_uuid", facts.device},
+              {"node", facts.node},
+              {"group", facts.group},
+              {"product", facts.product}});
+}
+
+void WorkerMetrics::ObserveStep(const StepFacts& step) {
+  step_duration_.At(tp_rank_, PhaseOf(step)).Observe(1e-6 * static_cast<double>(step.duration_us));
+  batch_tokens_.At(tp_rank_).Observe(step.tokens);
+  batch_requests_.At(tp_rank_).Observe(step.requests);
+  distinct_adapters_.At(tp_rank_).Observe(step.distinct_adapters);
+}
+
+void WorkerMetrics::ObserveTick(const CollectiveStats& stats) {
+  last_step_.At(tp_rank_).Set(
+      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count());
+  for (const CollectiveOp op : kAllCollectiveOps) {
+    CollectiveCounters& seen = seen_[static_cast<int>(op)];
+    const CollectiveCounters& now = stats.of(op);
+    collective_seconds_.At(tp_rank_, CollectiveOpName(op)).Add(now.seconds - seen.seconds);
+    collective_bytes_.At(tp_rank_, CollectiveOpName(op))
+        .Add(static_cast<double>(now.bytes - seen.bytes));
+    seen = now;
+  }
+}
+
+}  // namespace rootstock

@@ -1,0 +1,37 @@
+// METRICS.md's worker families.
+#pragma once
+
+#include <array>
+#include <string>
+
+#include "common/metrics/metrics.h"
+#include "worker/parallel/collective_stats.h"
+#include "worker/runtime/worker_runtime.h"
+
+namespace rootstock {
+
+struct WorkerFacts {
+  std::string device;  // UUID of a GPU; empty on the CPU
+  std::string node;
+  std::string group;
+  std::string product;  // name and version of this build
+};
+
+// Fed by the step thread after each command. *Step thread only.*
+class WorkerMetrics {
+ public:
+  WorkerMetrics(Metrics& metrics, int tp_rank, const WorkerFacts& facts);
+  // After a Step that had rows.
+  void ObserveStep(const StepFacts& step);
+  // After any step or tick: what collectives did since the last call.
+  void ObserveTick(const CollectiveStats& stats);
+
+ private:
+  const std::string tp_rank_;
+  const Family<Histogram> step_duration_, batch_tokens_, batch_requests_, distinct_adapters_;
+  const Family<Counter> collective_seconds_, collective_bytes_;
+  const Family<Gauge> last_step_;
+  std::array<CollectiveCounters, kAllCollectiveOps.size()> seen_{};
+};
+
+}  // namespace rootstock

@@ -1,0 +1,59 @@
+#include "worker/runtime/worker_metrics.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "worker/parallel/thread_communicator.h"
+#include "worker/runtime/worker_options.h"
+
+namespace rootstock {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(WorkerMetrics, CountsStepsByPhase) {
+  Metrics metrics;
+  WorkerMetrics worker(metrics, 1, {"", "n", "g", "rootstock 0"});
+  worker.ObserveStep({5, 2, 0, 1, 3000});
+  worker.ObserveStep({9, 2, 2, 3, 3000});
+  worker.ObserveStep({9, 2, 1, 0, 3000});
+  worker.ObserveStep({1, 1, 0, 0, 3000});
+  const std::string text = metrics.Text();
+  EXPECT_THAT(text, HasSubstr(R"(step_duration_seconds_count{phase="decode",tp_rank="1"} 2)"));
+  EXPECT_THAT(text, HasSubstr(R"(step_duration_seconds_count{phase="prefill",tp_rank="1"} 1)"));
+  EXPECT_THAT(text, HasSubstr(R"(step_duration_seconds_count{phase="mixed",tp_rank="1"} 1)"));
+  EXPECT_THAT(text, HasSubstr(R"(step_batch_tokens_sum{tp_rank="1"} 24)"));
+  EXPECT_THAT(text, HasSubstr(R"(step_distinct_adapters_sum{tp_rank="1"} 4)"));
+  EXPECT_THAT(text, HasSubstr(R"(group="g")"));
+}
+
+TEST(WorkerMetrics, CollectivesAddUp) {
+  Metrics metrics;
+  WorkerMetrics worker(metrics, 0, {});
+  const auto self = ThreadCommunicator::Self();
+  std::vector<float> data(4);
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_TRUE(self->AllReduceSum(data).ok());
+    worker.ObserveTick(self->stats());
+  }
+  EXPECT_THAT(metrics.Text(),
+              HasSubstr(R"(rootstock_collective_bytes_total{op="allreduce",tp_rank="0"} 48)"));
+}
+
+TEST(WorkerOptions, FlagsFillTheOptions) {
+  WorkerOptions options;
+  const auto flags = WorkerFlags(options);
+  const char* argv[] = {"w", "--coordinator", "h:1", "--model", "m", "--page-tokens", "32"};
+  ASSERT_TRUE(ParseFlags({"w", "w", "0"}, flags, 7, argv).ok());
+  EXPECT_EQ(options.coordinator, "h:1");
+  EXPECT_EQ(options.page_tokens, 32u);
+  EXPECT_EQ(options.metrics_port, 9500);
+  const char* bad[] = {"w", "--coordinator", "h:1", "--model", "m", "--device", "tpu"};
+  EXPECT_FALSE(ParseFlags({"w", "w", "0"}, flags, 7, bad).ok());
+  const char* none[] = {"w"};
+  WorkerOptions fresh;
+  EXPECT_FALSE(ParseFlags({"w", "w", "0"}, WorkerFlags(fresh), 1, none).ok());
+}
+
+}  // namespace
+}  // namespace rootstock

@@ -1,0 +1,75 @@
+#include "worker/runtime/worker_options.h"
+
+#include <cstdlib>
+
+namespace rootstock {
+
+std::vector<FlagSpec> WorkerFlags(WorkerOptions& o) {
+  o.cache_dir = DefaultCacheDir();
+  return {
+      {.name = "coordinator",
+       .target = &o.coordinator,
+       .help = "address of the coordinator",
+       .placeholder = "HOST:PORT",
+       .required = true},
+      {.name = "model",
+       .target = &o.model,
+       .help = "Hugging Face model directory",
+       .placeholder = "DIR",
+       .required = true},
+      {.name = "device",
+       .target = &o.device,
+       .help = "where the model runs; auto takes what this build and host have",
+       .allowed = {"auto", "cpu", "cuda"}},
+      {.name = "group",
+       .target = &o.group,
+       .help = "name of this group at the coordinator",
+       .placeholder = "NAME"},
+      {.name = "dtype",
+       .target = &o.dtype,
+       .help = "type of the weights in memory; auto as in the files",
+       .allowed = {"auto", "f32", "bf16"}},
+      {.name = "load-format",
+       .target = &o.load_format,
+       .help = "auto reads the weights, dummy makes seeded random ones",
+       .allowed = {"auto", "dummy"}},
+      {.name = "num-pages",
+       .target = &o.num_pages,
+       .help = "pages of KV and adapters on each rank; 0 is what fits"},
+      {.name = "page-tokens",
+       .target = &o.page_tokens,
+       .help = "tokens whose KV a page holds",
+       .min = 1,
+       .max = 1024},
+      {.name = "cache-dir",
+       .target = &o.cache_dir,
+       .help = "adapter content of this node",
+       .placeholder = "DIR"},
+      {.name = "metrics-port",
+       .target = &o.metrics_port,
+       .help = "plus the local rank; 0 takes a free one",
+       .min = 0,
+       .max = 65535},
+      {.name = "port-file",
+       .target = &o.port_file,
+       .help = "where to write the metrics ports of all ranks",
+       .placeholder = "FILE"},
+      {.name = "log-level",
+       .target = &o.log_level,
+       .help = "least serious lines shown",
+       .allowed = {"debug", "info", "warning", "error"}},
+      {.name = "threads",
+       .target = &o.threads,
+       .help = "of each rank; 0 shares the cores among the ranks of a host"},
+  };
+}
+
+std::string DefaultCacheDir() {
+  if (const char* cache = std::getenv("ROOTSTOCK_CACHE"); cache != nullptr && *cache != '\0') {
+    return cache;
+  }
+  const char* home = std::getenv("HOME");
+  return std::string(home == nullptr ? "." : home) + "/.cache/rootstock";
+}
+
+}  // namespace rootstock

@@ -1,0 +1,34 @@
+// lora-worker's flags.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/flags/flags.h"
+
+namespace rootstock {
+
+struct WorkerOptions {
+  std::string coordinator;
+  std::string model;
+  std::string device = "auto";
+  std::string group = "group-0";
+  std::string dtype = "auto";
+  std::string load_format = "auto";
+  uint32_t num_pages = 0;
+  uint32_t page_tokens = 16;
+  std::string cache_dir;
+  int64_t metrics_port = 9500;
+  std::string port_file;
+  std::string log_level = "info";
+  uint32_t threads = 0;
+};
+
+// Rows that fill `options`, which is borrowed.
+std::vector<FlagSpec> WorkerFlags(WorkerOptions& options);
+
+// ${ROOTSTOCK_CACHE}, or $HOME/.cache/rootstock.
+std::string DefaultCacheDir();
+
+}  // namespace rootstock
