@@ -1,0 +1,138 @@
+// Greedy answers of the base and of every adapter in one mixed batch equal those of transformers +
+// PEFT, at several tp_sizes, before and after evict and reload.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+
+#include "common/lora/peft_loader.h"
+#include "tests/parity/golden_file.h"
+#include "tests/parity/test_group.h"
+
+namespace rootstock {
+namespace {
+
+namespace fs = std::filesystem;
+
+const fs::path kRoot = ROOTSTOCK_SOURCE_DIR;
+constexpr float kLogitError = 1e-3f;
+
+// Where deploy/models/smollm2.py puts the model.
+fs::path CachedModel(const fs::path& name) {
+  const char* cache = std::getenv("ROOTSTOCK_CACHE");
+  const char* home = std::getenv("HOME");
+  const fs::path root = cache != nullptr
+                            ? fs::path(cache)
+                            : fs::path(home == nullptr ? "" : home) / ".cache/rootstock";
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(root / "models", error)) {
+    if (fs::exists(entry.path() / name / "model.safetensors")) return entry.path() / name;
+  }
+  return {};
+}
+
+// Whole logits after the prompt, the 32 largest at every later token.
+void CheckAnswer(const TestRequest& request, const GoldenPrompt& golden) {
+  ASSERT_EQ(request.tokens, golden.tokens);
+  for (size_t i = 0; i < golden.logits.size(); ++i) {
+    ASSERT_NEAR(request.logits[0][i], golden.logits[i], kLogitError) << "logit " << i;
+  }
+  for (size_t step = 0; step < golden.top_ids.size(); ++step) {
+    for (size_t i = 0; i < golden.top_ids[step].size(); ++i) {
+      ASSERT_NEAR(request.logits[step + 1][golden.top_ids[step][i]], golden.top_logits[step][i],
+                  kLogitError)
+          << "step " << step + 1;
+    }
+  }
+}
+
+void CheckGroup(TestGroup& group, const std::vector<Golden>& goldens, int chunk) {
+  std::vector<TestRequest> requests;
+  std::vector<const GoldenPrompt*> expected;
+  for (const Golden& golden : goldens) {
+    for (const GoldenPrompt& prompt : golden.prompts) {
+      TestRequest request;
+      request.prompt = prompt.prompt;
+      if (!golden.adapter.empty()) request.adapters = {golden.name};
+      request.max_tokens = static_cast<int>(prompt.tokens.size());
+      request.arrival = static_cast<int>(requests.size()) * 5 % 9;
+      requests.push_back(std::move(request));
+      expected.push_back(&prompt);
+    }
+  }
+  const absl::Status run = group.Run(requests, chunk);
+  ASSERT_TRUE(run.ok()) << run;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    SCOPED_TRACE(requests[i].adapters.empty() ? "base" : requests[i].adapters[0]);
+    ASSERT_GE(requests[i].tokens.size(), 64u);
+    CheckAnswer(requests[i], *expected[i]);
+  }
+}
+
+void LoadAll(TestGroup& group, const std::vector<Golden>& goldens) {
+  for (const Golden& golden : goldens) {
+    if (golden.adapter.empty()) continue;
+    absl::StatusOr<PeftAdapter> adapter = LoadPeftAdapter(kRoot / golden.adapter, group.spec(), {});
+    ASSERT_TRUE(adapter.ok()) << golden.name << ": " << adapter.status();
+    const absl::Status load = group.Load(golden.name, EncodeCanonical(*adapter, group.spec()));
+    ASSERT_TRUE(load.ok()) << golden.name << ": " << load;
+  }
+}
+
+void EvictAll(TestGroup& group, const std::vector<Golden>& goldens) {
+  for (const Golden& golden : goldens) {
+    if (!golden.adapter.empty()) group.Evict(golden.name);
+  }
+}
+
+TEST(GoldenTest, TinyModelsAtEveryTpSize) {
+  for (const std::string& model : GoldenModels(kRoot / "tests/golden")) {
+    if (model == "smollm2") continue;
+    SCOPED_TRACE(model);
+    const std::vector<Golden> goldens = ReadGoldens(kRoot / "tests/golden", model);
+    const fs::path dir = kRoot / goldens.front().model;
+    absl::StatusOr<ModelSpec> spec = LoadModelSpec(dir);
+    ASSERT_TRUE(spec.ok()) << spec.status();
+    for (int tp_size = 1; tp_size <= 8; ++tp_size) {
+      if (!MakeTpPlan(*spec, tp_size).ok()) continue;
+      SCOPED_TRACE(tp_size);
+      GroupOptions options;
+      options.tp_size = tp_size;
+      absl::StatusOr<std::unique_ptr<TestGroup>> group = TestGroup::Create(dir, options);
+      ASSERT_TRUE(group.ok()) << group.status();
+      LoadAll(**group, goldens);
+      CheckGroup(**group, goldens, 7);
+      EvictAll(**group, goldens);
+      LoadAll(**group, goldens);
+      CheckGroup(**group, goldens, 64);
+    }
+  }
+}
+
+class SmolLm2Test : public testing::TestWithParam<int> {};
+
+TEST_P(SmolLm2Test, BaseAndDemoAdaptersInOneBatch) {
+  const std::vector<Golden> goldens = ReadGoldens(kRoot / "tests/golden", "smollm2");
+  ASSERT_FALSE(goldens.empty());
+  const fs::path dir = CachedModel(goldens.front().model);
+  ASSERT_FALSE(dir.empty()) << goldens.front().model << " is not in the cache: run "
+                            << "deploy/models/smollm2.py";
+  GroupOptions options;
+  options.tp_size = GetParam();
+  options.dtype = DType::kBF16;
+  options.num_pages = 300;
+  absl::StatusOr<std::unique_ptr<TestGroup>> group = TestGroup::Create(dir, options);
+  ASSERT_TRUE(group.ok()) << group.status();
+  LoadAll(**group, goldens);
+  CheckGroup(**group, goldens, 53);
+  if (GetParam() != 2) return;  // once is enough: this is most of the test's time
+  EvictAll(**group, goldens);
+  LoadAll(**group, goldens);
+  CheckGroup(**group, goldens, 200);
+}
+
+INSTANTIATE_TEST_SUITE_P(TpSize, SmolLm2Test, testing::Values(1, 2, 3));
+
+}  // namespace
+}  // namespace rootstock

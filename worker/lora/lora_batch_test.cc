@@ -1,0 +1,143 @@
+#include "worker/lora/lora_batch.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "common/base/status.h"
+#include "worker/lora/adapter_table.h"
+
+namespace rootstock {
+namespace {
+
+using testing::ElementsAre;
+
+ModelSpec Spec() {
+  ModelSpec spec;
+  spec.num_layers = 2;
+  spec.hidden_size = 64;
+  spec.ffn_size = 96;
+  spec.num_heads = 4;
+  spec.num_kv_heads = 2;
+  spec.head_dim = 16;
+  spec.vocab_size = 320;
+  return spec;
+}
+
+const LoraSpec kLora{{{0, Module::kQ, 3, 2.0f}, {1, Module::kDown, 5, 0.5f}}};
+constexpr PageGeometry kGeometry{20, 1024, 16};
+
+AdapterLayout Layout(LoraSharding sharding = LoraSharding::kReplicated) {
+  const ModelSpec spec = Spec();
+  return *AdapterLayout::Create(spec, kLora, *MakeTpPlan(spec, 2), sharding, DType::kF32,
+                                kGeometry.page_bytes);
+}
+
+std::vector<PageId> Pages(const AdapterLayout& layout) {
+  std::vector<PageId> pages;
+  for (uint32_t i = 0; i < layout.num_pages(); ++i) pages.emplace_back(19 - 2 * i);
+  return pages;
+}
+
+std::unique_ptr<DeviceAdapter> Adapter() {
+  const AdapterLayout layout = Layout();
+  return *DeviceAdapter::Create(layout, kLora, 2, 1, kGeometry, Pages(layout));
+}
+
+TEST(DeviceAdapterTest, RowsPointIntoItsPagesAndUnadaptedModulesAreEmpty) {
+  const AdapterLayout layout = Layout();
+  const std::vector<PageId> pages = Pages(layout);
+  ASSERT_GE(pages.size(), 2u);
+  const std::unique_ptr<DeviceAdapter> adapter = Adapter();
+  EXPECT_EQ(adapter->layout_id(), layout.id());
+  for (int layer = 0; layer < 2; ++layer) {
+    for (const Module m : kAllModules) {
+      const LoraSite& site = adapter->sites()[layer * 7 + static_cast<int>(m)];
+      const bool q = layer == 0 && m == Module::kQ, down = layer == 1 && m == Module::kDown;
+      EXPECT_EQ(site.lora_rank, q ? 3 : down ? 5 : 0);
+      EXPECT_EQ(site.scale, q ? 2.0f : down ? 0.5f : 0.0f);
+    }
+  }
+  for (const LayoutEntry& entry : layout.entries(1)) {
+    const LoraSite& site = adapter->sites()[entry.layer * 7 + static_cast<int>(entry.module)];
+    const uint32_t* rows = entry.role == LoraRole::kA ? site.a : site.b;
+    for (int r = 0; r < site.lora_rank; ++r) {
+      const RowPlace& place = layout.rows(1)[entry.first_row + r];
+      EXPECT_EQ(rows[r] * 128, pages[place.page].value * 1024 + place.offset);
+    }
+  }
+}
+
+TEST(DeviceAdapterTest, WrongPagesAndShardingAreRefused) {
+  const AdapterLayout layout = Layout();
+  std::vector<PageId> pages = Pages(layout);
+  pages.pop_back();
+  EXPECT_FALSE(DeviceAdapter::Create(layout, kLora, 2, 0, kGeometry, pages).ok());
+  for (const uint32_t bad : {0u, 20u}) {
+    pages = Pages(layout);
+    pages[0] = PageId(bad);
+    const absl::Status status =
+        DeviceAdapter::Create(layout, kLora, 2, 0, kGeometry, pages).status();
+    EXPECT_EQ(GetErrorDetail(status)->field, "page");
+  }
+  const AdapterLayout sharded = Layout(LoraSharding::kFullySharded);
+  EXPECT_EQ(DeviceAdapter::Create(sharded, kLora, 2, 0, kGeometry, Pages(sharded)).status().code(),
+            absl::StatusCode::kUnimplemented);
+}
+
+TEST(AdapterTableTest, AddFindListDrop) {
+  AdapterTable table;
+  const Digest a = Sha256Of("a"), b = Sha256Of("b");
+  ASSERT_TRUE(table.Add(a, Adapter()).ok());
+  ASSERT_TRUE(table.Add(b, Adapter()).ok());
+  EXPECT_EQ(table.Add(a, Adapter()).code(), absl::StatusCode::kAlreadyExists);
+  ASSERT_NE(table.Find(a), nullptr);
+  const std::vector<ResidentAdapter> list = table.List();
+  ASSERT_EQ(list.size(), 2u);
+  EXPECT_LT(list[0].digest, list[1].digest);
+  EXPECT_EQ(list[0].pages, Pages(Layout()));
+  EXPECT_EQ(list[0].layout_id, Layout().id());
+  EXPECT_TRUE(table.Drop(a));
+  EXPECT_FALSE(table.Drop(a));
+  EXPECT_EQ(table.Find(a), nullptr);
+  EXPECT_NE(table.Find(b), nullptr);
+}
+
+TEST(LoraBatchTest, OneGroupAnAdapterWhereverItsTokensAre) {
+  const auto a = Adapter(), b = Adapter();
+  LoraBatch batch;
+  const std::vector<AdapterRun> runs = {
+      {0, 1, a.get(), 1.0f}, {1, 2, b.get(), 2.0f}, {3, 6, a.get(), 3.0f}, {7, 8, b.get(), 1.0f}};
+  const std::span<const LoraGroup> groups = batch.Build(runs, 9);
+  ASSERT_EQ(groups.size(), 2u);
+  EXPECT_EQ(batch.distinct_adapters(), 2);
+  EXPECT_EQ(groups[0].sites.data(), a->sites().data());
+  EXPECT_THAT(groups[0].tokens, ElementsAre(0, 3, 4, 5));
+  EXPECT_THAT(groups[0].scales, ElementsAre(1.0f, 3.0f, 3.0f, 3.0f));
+  EXPECT_THAT(groups[1].tokens, ElementsAre(1, 7));
+}
+
+TEST(LoraBatchTest, StackedAdaptersKeepEachTokensListOrder) {
+  const auto a = Adapter(), b = Adapter();
+  LoraBatch batch;
+  // Token 0: a then b; token 1: b then a.
+  const std::vector<AdapterRun> runs = {
+      {0, 1, a.get()}, {0, 1, b.get()}, {1, 2, b.get()}, {1, 2, a.get()}};
+  std::vector<std::vector<const LoraSite*>> order(2);
+  for (const LoraGroup& group : batch.Build(runs, 2)) {
+    for (const int32_t token : group.tokens) order[token].push_back(group.sites.data());
+  }
+  EXPECT_THAT(order[0], ElementsAre(a->sites().data(), b->sites().data()));
+  EXPECT_THAT(order[1], ElementsAre(b->sites().data(), a->sites().data()));
+  EXPECT_EQ(batch.distinct_adapters(), 2);
+}
+
+TEST(LoraBatchTest, NoRunsMeanNoGroups) {
+  LoraBatch batch;
+  const auto a = Adapter();
+  EXPECT_EQ(batch.Build(std::vector<AdapterRun>{{0, 2, a.get()}}, 2).size(), 1u);
+  EXPECT_TRUE(batch.Build({}, 16).empty());
+  EXPECT_EQ(batch.distinct_adapters(), 0);
+}
+
+}  // namespace
+}  // namespace rootstock

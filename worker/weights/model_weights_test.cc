@@ -1,0 +1,303 @@
+#include "worker/weights/model_weights.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <fstream>
+#include <list>
+#include <optional>
+#include <tuple>
+
+#include "common/base/half.h"
+#include "common/base/status.h"
+#include "common/safetensors/safetensors.h"
+#include "worker/device/cpu_device.h"
+
+namespace rootstock {
+namespace {
+
+namespace fs = std::filesystem;
+
+ModelSpec Spec(bool tied) {
+  ModelSpec spec;
+  spec.architecture = Architecture::kQwen2;
+  spec.num_layers = 2;
+  spec.hidden_size = 24;
+  spec.ffn_size = 40;  // 5 units of 8
+  spec.num_heads = 6;
+  spec.num_kv_heads = 3;
+  spec.head_dim = 4;
+  spec.vocab_size = 44;
+  spec.tie_word_embeddings = tied;
+  spec.qkv_bias = true;
+  return spec;
+}
+
+// Element i of a tensor, exact in every type.
+float Value(const std::string& name, size_t i) {
+  return static_cast<float>((std::hash<std::string>()(name) + i * 7) % 251) - 125.0f;
+}
+
+// A model directory with files written by the test.
+class ModelDir {
+ public:
+  explicit ModelDir(const std::string& name)
+      : path_(fs::temp_directory_path() / ("rootstock-" + name + "-" + std::to_string(getpid()))) {
+    fs::remove_all(path_);
+    fs::create_directories(path_);
+    std::ofstream(path_ / "config.json") << "{}";
+  }
+  ~ModelDir() { fs::remove_all(path_); }
+  const fs::path& path() const { return path_; }
+
+  void Add(const std::string& name, std::vector<int64_t> shape, DType dtype) {
+    size_t n = 1;
+    for (const int64_t d : shape) n *= d;
+    std::vector<uint8_t>& data = data_.emplace_back(n * DTypeBytes(dtype));
+    for (size_t i = 0; i < n; ++i) {
+      const float v = Value(name, i);
+      // Small whole numbers: the sign, exponent and mantissa of f16 follow from those of f32.
+      uint32_t bits;
+      std::memcpy(&bits, &v, sizeof(bits));
+      const uint16_t f16 = v == 0 ? 0
+                                  : static_cast<uint16_t>((bits >> 16 & 0x8000) |
+                                                          (((bits >> 23 & 0xff) - 112) << 10) |
+                                                          (bits >> 13 & 0x3ff));
+      const uint16_t half = dtype == DType::kF16 ? f16 : FloatToBF16(v);
+      std::memcpy(&data[i * DTypeBytes(dtype)],
+                  dtype == DType::kF32 ? static_cast<const void*>(&v) : &half, DTypeBytes(dtype));
+    }
+    tensors_.push_back({name, dtype, std::move(shape), data});
+  }
+
+  void AddModel(const ModelSpec& spec, DType dtype) {
+    Add("model.embed_tokens.weight", {spec.vocab_size, spec.hidden_size}, dtype);
+    if (!spec.tie_word_embeddings) {
+      Add("lm_head.weight", {spec.vocab_size, spec.hidden_size}, dtype);
+    }
+    Add("model.norm.weight", {spec.hidden_size}, dtype);
+    for (int layer = 0; layer < spec.num_layers; ++layer) {
+      const std::string prefix = "model.layers." + std::to_string(layer);
+      Add(prefix + ".input_layernorm.weight", {spec.hidden_size}, dtype);
+      Add(prefix + ".post_attention_layernorm.weight", {spec.hidden_size}, dtype);
+      for (const Module m : kAllModules) {
+        Add(ModulePath(layer, m) + ".weight", {spec.out_features(m), spec.in_features(m)}, dtype);
+        if (m == Module::kQ || m == Module::kK || m == Module::kV) {
+          Add(ModulePath(layer, m) + ".bias", {spec.out_features(m)}, dtype);
+        }
+      }
+    }
+  }
+
+  void Remove(const std::string& name) {
+    std::erase_if(tensors_, [&](const TensorView& t) { return t.name == name; });
+  }
+  void Write() {
+    std::ofstream(path_ / "model.safetensors", std::ios::binary) << EncodeSafetensors(tensors_, {});
+  }
+
+ private:
+  fs::path path_;
+  std::list<std::vector<uint8_t>> data_;
+  std::vector<TensorView> tensors_;
+};
+
+float At(const Matrix& m, int row, int col) {
+  return LoadFloat(static_cast<const uint8_t*>(m.data), m.dtype,
+                   static_cast<size_t>(row) * m.cols + col);
+}
+
+// Rows [first, …) of `m` are `rows` × `cols` of the tensor.
+void ExpectSlice(const Matrix& m, int first, const std::string& name, int full_cols, Range rows,
+                 Range cols) {
+  SCOPED_TRACE(name);
+  ASSERT_EQ(m.cols, cols.size());
+  ASSERT_LE(first + rows.size(), m.rows);
+  for (int r = 0; r < rows.size(); ++r) {
+    for (int c = 0; c < cols.size(); ++c) {
+      const size_t at = static_cast<size_t>(rows.begin + r) * full_cols + cols.begin + c;
+      ASSERT_EQ(At(m, first + r, c), Value(name, at));
+    }
+  }
+}
+
+void ExpectLayer(const ModelSpec& spec, const TpPlan& tp, int rank, int layer,
+                 const LayerWeights& w) {
+  const auto slice = [&](Module m) { return tp.sharded_features(rank, m); };
+  const Range hidden{0, spec.hidden_size};
+  int row = 0;
+  for (const Module m : {Module::kQ, Module::kK, Module::kV}) {
+    ExpectSlice(w.qkv, row, ModulePath(layer, m) + ".weight", hidden.end, slice(m), hidden);
+    for (int i = 0; i < slice(m).size(); ++i) {
+      EXPECT_EQ(w.qkv_bias[row + i], Value(ModulePath(layer, m) + ".bias", slice(m).begin + i));
+    }
+    row += slice(m).size();
+  }
+  EXPECT_EQ(w.qkv.rows, row);
+  const int ffn = slice(Module::kGate).size();
+  ExpectSlice(w.gate_up, 0, ModulePath(layer, Module::kGate) + ".weight", hidden.end,
+              slice(Module::kGate), hidden);
+  ExpectSlice(w.gate_up, ffn, ModulePath(layer, Module::kUp) + ".weight", hidden.end,
+              slice(Module::kUp), hidden);
+  ExpectSlice(w.o, 0, ModulePath(layer, Module::kO) + ".weight", spec.in_features(Module::kO),
+              hidden, slice(Module::kO));
+  ExpectSlice(w.down, 0, ModulePath(layer, Module::kDown) + ".weight", spec.ffn_size, hidden,
+              slice(Module::kDown));
+}
+
+uint64_t ShareBytes(const ModelWeights& weights, const ModelSpec& spec, size_t element) {
+  uint64_t n = spec.hidden_size + uint64_t{1} * weights.embedding().rows * spec.hidden_size;
+  if (!spec.tie_word_embeddings) n *= 2, n -= spec.hidden_size;
+  for (const LayerWeights& w : weights.layers()) {
+    for (const Matrix& m : {w.qkv, w.o, w.gate_up, w.down}) n += uint64_t{1} * m.rows * m.cols;
+    n += 2 * spec.hidden_size + w.qkv.rows;
+  }
+  return n * element;
+}
+
+class ModelWeightsTest : public testing::TestWithParam<std::tuple<DType, DType, bool>> {};
+
+TEST_P(ModelWeightsTest, EachRankHoldsItsRangesAndReadsNoMore) {
+  const auto [file_dtype, dtype, tied] = GetParam();
+  const ModelSpec spec = Spec(tied);
+  ModelDir dir("weights");
+  dir.AddModel(spec, file_dtype);
+  dir.Write();
+  CpuDevice device(1);
+  for (const int tp_size : {1, 2, 3}) {
+    const TpPlan tp = *MakeTpPlan(spec, tp_size);
+    std::optional<Digest> fingerprint;
+    for (int rank = 0; rank < tp_size; ++rank) {
+      uint64_t last = 0, total = 0;
+      LoadOptions options;
+      options.dtype = dtype;
+      options.progress = [&](uint64_t done, uint64_t all) {
+        EXPECT_GT(done, last);
+        last = done;
+        total = all;
+      };
+      const auto weights = ModelWeights::Load(dir.path(), spec, tp, rank, device, options);
+      ASSERT_TRUE(weights.ok()) << weights.status();
+      const Range vocab = tp.shards[rank].vocab;
+      ExpectSlice((*weights)->embedding(), 0, "model.embed_tokens.weight", spec.hidden_size, vocab,
+                  {0, spec.hidden_size});
+      EXPECT_EQ((*weights)->head().data == (*weights)->embedding().data, tied);
+      if (!tied) {
+        ExpectSlice((*weights)->head(), 0, "lm_head.weight", spec.hidden_size, vocab,
+                    {0, spec.hidden_size});
+      }
+      for (int layer = 0; layer < spec.num_layers; ++layer) {
+        ExpectLayer(spec, tp, rank, layer, (*weights)->layers()[layer]);
+      }
+      EXPECT_EQ((*weights)->bytes_read(), total);
+      EXPECT_EQ(last, total);
+      EXPECT_LE(total, ShareBytes(**weights, spec, DTypeBytes(file_dtype)) * 1.1);
+      if (fingerprint) {
+        EXPECT_EQ((*weights)->fingerprint(), *fingerprint);
+      }
+      fingerprint = (*weights)->fingerprint();
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, ModelWeightsTest,
+                         testing::Combine(testing::Values(DType::kF32, DType::kBF16, DType::kF16),
+                                          testing::Values(DType::kF32, DType::kBF16),
+                                          testing::Bool()));
+
+absl::Status LoadStatus(const ModelDir& dir, const ModelSpec& spec) {
+  CpuDevice device(1);
+  return ModelWeights::Load(dir.path(), spec, *MakeTpPlan(spec, 2), 1, device, {}).status();
+}
+
+void ExpectRefusal(const absl::Status& status, const std::vector<std::string>& mentions) {
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(GetErrorDetail(status)->reason, Reason::kModelInvalid) << status;
+  for (const std::string& text : mentions) {
+    EXPECT_NE(status.message().find(text), std::string::npos) << status;
+  }
+}
+
+TEST(ModelWeightsRefusalTest, MissingMisshapenAndStrayTensorsByName) {
+  const ModelSpec spec = Spec(false);
+  const std::string name = "model.layers.1.mlp.up_proj.weight";
+  ModelDir missing("missing");
+  missing.AddModel(spec, DType::kF32);
+  missing.Remove(name);
+  missing.Write();
+  ExpectRefusal(LoadStatus(missing, spec), {name, "missing"});
+
+  ModelDir shape("shape");
+  shape.AddModel(spec, DType::kF32);
+  shape.Remove(name);
+  shape.Add(name, {spec.hidden_size, spec.ffn_size}, DType::kF32);
+  shape.Write();
+  ExpectRefusal(LoadStatus(shape, spec), {name, "[24, 40]", "[40, 24]"});
+
+  ModelDir stray("stray");
+  stray.AddModel(spec, DType::kF32);
+  stray.Add("model.layers.2.mlp.up_proj.weight", {40, 24}, DType::kF32);
+  stray.Write();
+  ExpectRefusal(LoadStatus(stray, spec), {"model.layers.2.mlp.up_proj.weight"});
+}
+
+TEST(ModelWeightsRefusalTest, NoFilesAtAll) {
+  ModelDir empty("empty");
+  EXPECT_FALSE(LoadStatus(empty, Spec(true)).ok());
+}
+
+TEST(FingerprintTest, FollowsConfigAndTheEndsOfTensors) {
+  const ModelSpec spec = Spec(true);
+  CpuDevice device(1);
+  const auto fingerprint = [&](const ModelDir& dir) {
+    return (*ModelWeights::Load(dir.path(), spec, *MakeTpPlan(spec, 1), 0, device, {}))
+        ->fingerprint();
+  };
+  ModelDir a("a"), b("b");
+  a.AddModel(spec, DType::kF32);
+  b.AddModel(spec, DType::kF32);
+  a.Write();
+  b.Write();
+  const Digest first = fingerprint(a);
+  EXPECT_EQ(first, fingerprint(b));
+  std::ofstream(b.path() / "config.json") << "{ }";
+  EXPECT_NE(first, fingerprint(b));
+  // The last byte of the file belongs to the last tensor.
+  std::fstream file(a.path() / "model.safetensors",
+                    std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(-1, std::ios::end);
+  file.put('\x7f');
+  file.close();
+  EXPECT_NE(first, fingerprint(a));
+}
+
+TEST(DummyWeightsTest, SameModelAtEveryTpSizeAndType) {
+  const ModelSpec spec = Spec(false);
+  CpuDevice device(1);
+  LoadOptions f32, bf16;
+  f32.dtype = DType::kF32;
+  const TpPlan one = *MakeTpPlan(spec, 1), three = *MakeTpPlan(spec, 3);
+  const auto whole = *ModelWeights::Dummy(spec, one, 0, device, 7, f32);
+  int row = 0;
+  for (int rank = 0; rank < 3; ++rank) {
+    const auto part = *ModelWeights::Dummy(spec, three, rank, device, 7, bf16);
+    EXPECT_EQ(part->fingerprint(), whole->fingerprint());
+    const Matrix& m = part->layers()[1].down;
+    for (int r = 0; r < m.rows; ++r) {
+      for (int c = 0; c < m.cols; ++c) {
+        ASSERT_EQ(At(m, r, c), At(whole->layers()[1].down, r, three.shards[rank].ffn.begin + c));
+      }
+    }
+    for (int r = 0; r < part->head().rows; ++r, ++row) {
+      ASSERT_EQ(At(part->head(), r, 5), At(whole->head(), row, 5));
+    }
+    EXPECT_EQ(part->final_norm()[3], 1.0f);
+  }
+  const auto other = *ModelWeights::Dummy(spec, one, 0, device, 8, f32);
+  EXPECT_NE(other->fingerprint(), whole->fingerprint());
+  EXPECT_NE(At(other->head(), 0, 0), At(whole->head(), 0, 0));
+}
+
+}  // namespace
+}  // namespace rootstock
