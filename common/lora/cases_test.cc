@@ -95,5 +95,28 @@ INSTANTIATE_TEST_SUITE_P(Adapters, Cases, testing::ValuesIn(CaseNames()), [](con
   return name;
 });
 
+// The adapters that the demo ships, as PEFT saved them, on the shape of SmolLM2-135M-Instruct.
+TEST(DemoAdapters, AreAllAccepted) {
+  const auto model = ParseModelSpec(
+      R"({"architectures": ["LlamaForCausalLM"], "hidden_size": 576, "intermediate_size": 1536,
+          "num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3,
+          "vocab_size": 49152, "max_position_embeddings": 8192, "rope_theta": 100000,
+          "tie_word_embeddings": true})");
+  ASSERT_TRUE(model.ok()) << model.status();
+  int seen = 0;
+  for (const auto& entry :
+       fs::directory_iterator(fs::path(ROOTSTOCK_SOURCE_DIR) / "deploy/demo/adapters")) {
+    const auto adapter = LoadPeftAdapter(entry.path(), *model, {});
+    ASSERT_TRUE(adapter.ok()) << entry.path() << adapter.status();
+    const Receipt receipt =
+        MakeReceipt(*adapter, *model, EncodeCanonical(*adapter, *model), "SmolLM2-135M-Instruct");
+    EXPECT_EQ(receipt.base_name_warning, "") << entry.path();
+    EXPECT_EQ(receipt.file_dtype, "BF16");
+    for (const ReceiptModule& m : receipt.modules) EXPECT_GT(m.delta_frobenius, 0.0);
+    ++seen;
+  }
+  EXPECT_GE(seen, 5);
+}
+
 }  // namespace
 }  // namespace rootstock
