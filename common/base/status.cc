@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/cord.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 
@@ -11,6 +12,7 @@ namespace rootstock {
 namespace {
 
 constexpr char kDetailUrl[] = "rootstock.ErrorDetail";
+constexpr char kRetryUrl[] = "rootstock.RetryAfterMs";
 constexpr size_t kMaxValueBytes = 200;
 
 constexpr auto kNames = std::to_array<std::pair<Reason, const char*>>({
@@ -108,11 +110,27 @@ std::optional<ErrorDetail> GetErrorDetail(const absl::Status& status) {
   return ErrorDetail{ReasonFromName(parts[0]).value_or(Reason::kInternal), parts[1], parts[2]};
 }
 
+absl::Status WithRetryAfter(absl::Status status, int64_t milliseconds) {
+  status.SetPayload(kRetryUrl, absl::Cord(absl::StrCat(milliseconds)));
+  return status;
+}
+
+std::optional<int64_t> GetRetryAfterMs(const absl::Status& status) {
+  const auto payload = status.GetPayload(kRetryUrl);
+  int64_t milliseconds = 0;
+  if (!payload.has_value() || !absl::SimpleAtoi(std::string(*payload), &milliseconds)) {
+    return std::nullopt;
+  }
+  return milliseconds;
+}
+
 absl::Status Annotate(const absl::Status& status, const std::string& prefix) {
   if (status.ok()) return status;
   absl::Status out(status.code(), absl::StrCat(prefix, ": ", std::string(status.message())));
-  if (const auto payload = status.GetPayload(kDetailUrl); payload.has_value()) {
-    out.SetPayload(kDetailUrl, *payload);
+  for (const char* url : {kDetailUrl, kRetryUrl}) {
+    if (const auto payload = status.GetPayload(url); payload.has_value()) {
+      out.SetPayload(url, *payload);
+    }
   }
   return out;
 }

@@ -1,6 +1,7 @@
 // Errors with a machine-readable reason: text is `field=value: reason text` (DESIGN §10).
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -47,6 +48,10 @@ absl::Status InvalidField(Reason reason, const std::string& field, const std::st
 
 // The detail that MakeError attached; nothing for statuses made elsewhere.
 std::optional<ErrorDetail> GetErrorDetail(const absl::Status& status);
+
+// When to try again, for those that were refused for want of room. Annotate keeps it.
+absl::Status WithRetryAfter(absl::Status status, int64_t milliseconds);
+std::optional<int64_t> GetRetryAfterMs(const absl::Status& status);
 
 // The same status with "prefix: " before its message; keeps the detail.
 absl::Status Annotate(const absl::Status& status, const std::string& prefix);

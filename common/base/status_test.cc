@@ -23,6 +23,12 @@ TEST(Status, AnnotateKeepsDetail) {
   EXPECT_EQ(GetErrorDetail(s)->reason, Reason::kDtype);
 }
 
+TEST(Status, RetryHintsSurviveAnnotation) {
+  EXPECT_FALSE(GetRetryAfterMs(absl::InternalError("x")).has_value());
+  const absl::Status s = WithRetryAfter(absl::ResourceExhaustedError("full"), 1500);
+  EXPECT_EQ(GetRetryAfterMs(Annotate(s, "queue")), 1500);
+}
+
 TEST(Status, EveryReasonHasAName) {
   for (int i = 0; i <= static_cast<int>(Reason::kInternal); ++i) {
     const auto reason = static_cast<Reason>(i);

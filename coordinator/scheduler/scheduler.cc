@@ -139,6 +139,7 @@ class Planner {
         const IdleAdapterView& a = view_.idle_adapters[i];
         if (evicted_[i] || (a.wanted_by != kNobody) != wanted || a.wanted_by <= order) continue;
         evicted_[i] = true;
+        evicted_wanted_ |= wanted;
         coming_ += a.pages;
         decision_.evict.push_back(static_cast<uint32_t>(i));
       }
@@ -191,6 +192,8 @@ class Planner {
     for (size_t i = 0; i < view_.waiting.size() && slots > 0 && prefill_budget_ > 0; ++i) {
       const WaitingView& w = view_.waiting[i];
       ServeLoadsBefore(w.order);
+      // Its adapter may be among those that just lost their place.
+      if (evicted_wanted_) return;
       if (w.solo && running > 0) return;
       if (!AdmitOne(i)) return;
       ++running;
@@ -228,6 +231,7 @@ class Planner {
   std::vector<uint32_t> reserved_;
   uint32_t decode_budget_ = 0, prefill_budget_ = 0;
   size_t next_load_ = 0;
+  bool evicted_wanted_ = false;
   Decision decision_;
 };
 

@@ -175,6 +175,17 @@ TEST(Scheduler, AdaptersNobodyWaitsForGoFirst) {
   EXPECT_THAT(Schedule(view).evict, ElementsAre(1));
 }
 
+TEST(Scheduler, NobodyIsAdmittedWithAnAdapterThatIsBeingEvicted) {
+  SchedulerView view = View(1);
+  view.loads = {{.order = 2, .missing = 3}};
+  view.waiting = {Waiting(4, 2)};
+  view.free_for_loads = 0;
+  view.idle_adapters = {{.pages = 3, .wanted_by = 4}};
+  const Decision d = Schedule(view);
+  EXPECT_THAT(d.evict, ElementsAre(0));
+  EXPECT_THAT(d.rows, IsEmpty());
+}
+
 TEST(Scheduler, AWaitingOneWithoutPagesStopsYoungerAdmissions) {
   SchedulerView view = View(3);
   view.waiting = {Waiting(1, 13), Waiting(2, 2)};

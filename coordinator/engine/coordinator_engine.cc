@@ -1,0 +1,223 @@
+#include "coordinator/engine/coordinator_engine.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/base/log.h"
+#include "common/base/status.h"
+
+namespace rootstock {
+namespace {
+
+constexpr int64_t kRetryAfterMs = 1000;
+
+}  // namespace
+
+CoordinatorEngine::CoordinatorEngine(EngineOptions options) : options_(std::move(options)) {
+  router_ = std::make_unique<Router>(
+      options_.queues("router"), options_.clock,
+      [this](const RequestPtr& request, const absl::Status& status) { Close(request, status); });
+}
+
+CoordinatorEngine::~CoordinatorEngine() {
+  draining_ = true;
+  router_.reset();
+  {
+    const std::lock_guard lock(groups_mutex_);
+    groups_.clear();  // joins the groups' threads: nobody holds a request any more
+  }
+  std::map<uint64_t, RequestPtr> left;
+  {
+    const std::lock_guard lock(live_mutex_);
+    left = live_;
+  }
+  for (const auto& [number, request] : left) {
+    Close(request, MakeError(absl::StatusCode::kUnavailable, Reason::kDraining, "request",
+                             request->resolved.request_id, "the coordinator stopped"));
+  }
+}
+
+absl::StatusOr<AdapterHandle> CoordinatorEngine::ResolveModel(const GenerateRequest& request) {
+  if (request.model == options_.model.name) return AdapterHandle();
+  auto adapter = options_.registry->Resolve(request.model, request.tenant);
+  if (!adapter.ok()) options_.metrics->Looked(AdapterLookup::kUnknown);
+  return adapter;
+}
+
+// Everything that can refuse a request before anybody hears of it.
+absl::StatusOr<RequestPtr> CoordinatorEngine::Admit(const GenerateRequest& request) {
+  if (draining_) {
+    options_.metrics->Shed("draining");
+    return MakeError(absl::StatusCode::kUnavailable, Reason::kDraining, "coordinator", "",
+                     "it is draining and takes no new requests");
+  }
+  RETURN_IF_ERROR(CheckFields(request, options_.model));
+  ASSIGN_OR_RETURN(AdapterHandle adapter, ResolveModel(request));
+  RETURN_IF_ERROR(options_.text.check_stop(request.stop));
+  std::vector<int32_t> prompt;
+  if (request.text) {
+    ASSIGN_OR_RETURN(prompt, options_.text.encode(*request.text, request.add_special_tokens,
+                                                  request.parse_special));
+  } else {
+    prompt = *request.token_ids;
+  }
+  ASSIGN_OR_RETURN(ResolvedRequest resolved, Resolve(request, options_.model, std::move(prompt),
+                                                     std::move(adapter), options_.random()));
+  if (resolved.request_id.empty()) {
+    resolved.request_id = absl::StrFormat("req-%016x", options_.random());
+  }
+  auto live = std::make_shared<LiveRequest>(RequestNumber(next_request_++), std::move(resolved));
+  live->arrived = options_.clock();
+  if (request.deadline != absl::InfiniteFuture()) {
+    const absl::Duration left = request.deadline - options_.wall_clock();
+    if (left <= absl::ZeroDuration()) {
+      return MakeError(absl::StatusCode::kDeadlineExceeded, Reason::kDeadlineExceeded, "deadline",
+                       "", "it had passed when the request came");
+    }
+    live->deadline = live->arrived + left;
+  }
+  if (++queued_ > options_.max_queued) {
+    --queued_;
+    options_.metrics->Shed("queue_full");
+    return WithRetryAfter(
+        MakeError(absl::StatusCode::kResourceExhausted, Reason::kQueueFull, "queue",
+                  absl::StrCat(options_.max_queued), "requests wait already; try again later"),
+        kRetryAfterMs);
+  }
+  options_.metrics->queue_requests.Add(1);
+  return live;
+}
+
+absl::StatusOr<RequestNumber> CoordinatorEngine::Generate(GenerateRequest request,
+                                                          std::shared_ptr<GenerateSink> sink) {
+  auto admitted = Admit(request);
+  if (!admitted.ok()) {
+    options_.metrics->Ended(admitted.status());
+    return admitted.status();
+  }
+  const RequestPtr live = *std::move(admitted);
+  const ResolvedRequest& resolved = live->resolved;
+  GenerateAccepted accepted;
+  accepted.request_id = resolved.request_id;
+  accepted.model = resolved.model;
+  if (resolved.adapter) accepted.adapter = resolved.adapter->digest;
+  accepted.seed = resolved.seed;
+  accepted.prompt_tokens = static_cast<int32_t>(resolved.prompt_tokens());
+  sink->OnAccepted(accepted);
+  const RequestNumber number = live->number;
+  // A weak pointer: the sink is the request's own. The router outlives every sink's use of it,
+  // since a closed or dropped request is no longer locked.
+  const std::weak_ptr<LiveRequest> weak = live;
+  live->sink = options_.text.open(
+      {.n = request.n,
+       .prompt_tokens = resolved.prompt,
+       .stop = std::move(request.stop),
+       .include_stop_in_output = request.include_stop_in_output,
+       .skip_special_tokens = request.skip_special_tokens,
+       .min_tokens = resolved.min_tokens,
+       .prompt_logprobs = request.prompt_logprobs.has_value()},
+      std::move(sink), [this, weak, number](int sample) {
+        const RequestPtr r = weak.lock();
+        if (!r) return;
+        r->stopped[static_cast<size_t>(sample)] = true;
+        const std::lock_guard lock(live_mutex_);
+        if (live_.contains(number.value)) router_->SampleStopped(number);
+      });
+  {
+    const std::lock_guard lock(live_mutex_);
+    live_[number.value] = live;
+  }
+  options_.metrics->prompt_tokens.Observe(accepted.prompt_tokens);
+  router_->Submit(live);
+  return number;
+}
+
+void CoordinatorEngine::OnAdmitted() {
+  --queued_;
+  ++running_;
+  options_.metrics->queue_requests.Add(-1);
+  options_.metrics->running_requests.Add(1);
+}
+
+// On the thread that holds the request.
+void CoordinatorEngine::Close(const RequestPtr& request, const absl::Status& status) {
+  const EngineMetrics& metrics = *options_.metrics;
+  metrics.Ended(status);
+  const absl::Time now = options_.clock();
+  metrics.e2e.Observe(absl::ToDoubleSeconds(now - request->arrived));
+  size_t tokens = 0, longest = 0;
+  for (const Sequence& s : request->sequences) {
+    tokens += s.outputs.size();
+    longest = std::max(longest, s.outputs.size());
+  }
+  metrics.output_tokens.Observe(static_cast<double>(tokens));
+  if (longest > 1) {
+    metrics.tpot.Observe(absl::ToDoubleSeconds(now - request->first_token_at) /
+                         static_cast<double>(longest - 1));
+  }
+  if (request->admitted) {
+    --running_;
+    metrics.running_requests.Add(-1);
+  } else {
+    --queued_;
+    metrics.queue_requests.Add(-1);
+  }
+  request->sink->Close(status);
+  const std::lock_guard lock(live_mutex_);
+  live_.erase(request->number.value);
+  live_changed_.notify_all();
+}
+
+void CoordinatorEngine::Cancel(RequestNumber request) { router_->Cancel(request); }
+
+void CoordinatorEngine::DropAdapter(const Digest& digest) { router_->DropAdapter(digest); }
+
+EngineStatus CoordinatorEngine::Status() const {
+  EngineStatus out;
+  out.draining = draining_;
+  out.queued = static_cast<uint32_t>(std::max<int64_t>(queued_, 0));
+  out.running = static_cast<uint32_t>(std::max<int64_t>(running_, 0));
+  const std::lock_guard lock(groups_mutex_);
+  for (const auto& [name, record] : groups_) {
+    if (record.engine) {
+      out.groups.push_back(record.engine->Snapshot());
+    } else {
+      GroupStatus forming;
+      forming.info = record.info;
+      forming.state = "forming";
+      forming.epoch = record.epoch;
+      out.groups.push_back(std::move(forming));
+    }
+  }
+  return out;
+}
+
+absl::Status CoordinatorEngine::Drain(absl::Time deadline) {
+  draining_ = true;
+  std::unique_lock lock(live_mutex_);
+  while (!live_.empty()) {
+    const absl::Duration left = deadline - options_.clock();
+    if (left <= absl::ZeroDuration()) {
+      return MakeError(absl::StatusCode::kDeadlineExceeded, Reason::kDeadlineExceeded, "drain", "",
+                       absl::StrCat(live_.size(), " requests still run"));
+    }
+    live_changed_.wait_for(lock,
+                           absl::ToChronoMilliseconds(std::min(left, absl::Milliseconds(1000))));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CoordinatorEngine::DrainGroup(const std::string& group) {
+  const std::lock_guard lock(groups_mutex_);
+  const auto it = groups_.find(group);
+  if (it == groups_.end() || !it->second.engine) {
+    return MakeError(absl::StatusCode::kNotFound, Reason::kInvalidArgument, "group", group,
+                     "no group of this name is attached");
+  }
+  router_->DrainGroup(it->second.epoch.attach);
+  return absl::OkStatus();
+}
+
+}  // namespace rootstock

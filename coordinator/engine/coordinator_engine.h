@@ -1,0 +1,117 @@
+// The engine: what rpc, http and the group streams call.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "coordinator/adapters/registry.h"
+#include "coordinator/cluster/group_link.h"
+#include "coordinator/engine/engine.h"
+#include "coordinator/engine/engine_metrics.h"
+#include "coordinator/engine/group_engine.h"
+#include "coordinator/engine/router.h"
+
+namespace rootstock {
+
+// What the engine needs of the frontend.
+struct TextPort {
+  struct Open {
+    int n = 1;
+    std::vector<int32_t> prompt_tokens;
+    std::vector<std::string> stop;
+    bool include_stop_in_output = false;
+    bool skip_special_tokens = true;
+    uint32_t min_tokens = 0;
+    bool prompt_logprobs = false;
+  };
+  std::function<absl::Status(const std::vector<std::string>& stop)> check_stop;
+  std::function<absl::StatusOr<std::vector<int32_t>>(const std::string& text,
+                                                     bool add_special_tokens, bool parse_special)>
+      encode;
+  std::function<std::shared_ptr<TokenSink>(Open, std::shared_ptr<GenerateSink>,
+                                           std::function<void(int sample)> on_stop)>
+      open;
+};
+
+// What the engine needs to know of the base's shape.
+struct ModelPort {
+  // Whether its heads split over the group's ranks; cannot_split with the numbers.
+  std::function<absl::Status(const GroupInfo&)> check_split;
+  std::function<absl::StatusOr<AdapterFootprint>(const AdapterContent&, const GroupInfo&,
+                                                 const AttachReport&)>
+      footprint;
+};
+ModelPort MakeModelPort(ModelSpec model);
+
+struct EngineOptions {
+  ServedModel model;
+  GroupLimits limits;
+  uint32_t max_queued = 1024;  // requests that have not begun to run
+  std::string build;           // groups must be of it; empty: any
+  Clock clock;                       // monotonic
+  std::function<absl::Time()> wall_clock;  // what requests' deadlines are stated in
+  TaskQueueFactory queues;
+  std::shared_ptr<const EngineMetrics> metrics;
+  Registry* registry = nullptr;  // outlives the engine
+  TextPort text;
+  ModelPort shape;
+  std::function<uint64_t()> random;  // seeds and request ids; thread-safe
+};
+
+// *Thread-safe.*
+class CoordinatorEngine : public Engine, public GroupDirectory {
+ public:
+  explicit CoordinatorEngine(EngineOptions options);
+  ~CoordinatorEngine() override;  // what still runs ends with UNAVAILABLE
+
+  absl::StatusOr<RequestNumber> Generate(GenerateRequest request,
+                                         std::shared_ptr<GenerateSink> sink) override;
+  void Cancel(RequestNumber request) override;
+  EngineStatus Status() const override;
+  absl::Status Drain(absl::Time deadline) override;
+  absl::Status DrainGroup(const std::string& group) override;
+  void DropAdapter(const Digest& digest) override;
+
+  absl::StatusOr<Order> OnHello(const GroupInfo& info) override;
+  absl::StatusOr<std::shared_ptr<GroupListener>> OnAttached(
+      const GroupInfo& info, const AttachReport& report, std::shared_ptr<GroupLink> link) override;
+
+ private:
+  struct GroupRecord {
+    GroupInfo info;
+    Epoch epoch;
+    std::shared_ptr<GroupEngine> engine;  // null while forming
+  };
+
+  absl::StatusOr<RequestPtr> Admit(const GenerateRequest& request);
+  absl::StatusOr<AdapterHandle> ResolveModel(const GenerateRequest& request);
+  absl::Status CheckGroup(const GroupInfo& info) const;
+  GroupCallbacks CallbacksFor(const std::string& group, uint64_t attach);
+  void Close(const RequestPtr& request, const absl::Status& status);
+  void OnAdmitted();
+
+  const EngineOptions options_;
+  std::atomic<bool> draining_ = false;
+  std::atomic<uint64_t> next_request_ = 1;
+  std::atomic<int64_t> queued_ = 0;
+  std::atomic<int64_t> running_ = 0;
+
+  mutable std::mutex live_mutex_;
+  std::condition_variable live_changed_;
+  std::map<uint64_t, RequestPtr> live_;  // accepted, not closed
+
+  mutable std::mutex groups_mutex_;
+  std::map<std::string, GroupRecord> groups_;
+  uint64_t next_attach_ = 1;
+
+  std::unique_ptr<Router> router_;
+};
+
+}  // namespace rootstock

@@ -1,0 +1,138 @@
+// The engine's side of attaching groups.
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/log.h"
+#include "common/base/status.h"
+#include "common/layout/adapter_layout.h"
+#include "coordinator/engine/coordinator_engine.h"
+
+namespace rootstock {
+namespace {
+
+absl::Status Mismatch(const std::string& field, const std::string& value, const std::string& text) {
+  return MakeError(absl::StatusCode::kFailedPrecondition, Reason::kGroupMismatch, field, value,
+                   text);
+}
+
+}  // namespace
+
+ModelPort MakeModelPort(ModelSpec model) {
+  ModelPort port;
+  port.check_split = [model](const GroupInfo& info) -> absl::Status {
+    return MakeTpPlan(model, static_cast<int>(info.tp_size)).status();
+  };
+  port.footprint = [model](const AdapterContent& content, const GroupInfo& info,
+                           const AttachReport& report) -> absl::StatusOr<AdapterFootprint> {
+    ASSIGN_OR_RETURN(const TpPlan tp, MakeTpPlan(model, static_cast<int>(info.tp_size)));
+    ASSIGN_OR_RETURN(const AdapterLayout layout,
+                     AdapterLayout::Create(model, content.spec, tp, LoraSharding::kReplicated,
+                                           report.compute_dtype, report.geometry.page_bytes));
+    return AdapterFootprint{layout.id(), layout.num_pages()};
+  };
+  return port;
+}
+
+absl::Status CoordinatorEngine::CheckGroup(const GroupInfo& info) const {
+  if (info.name.empty() || info.name.size() > 63) {
+    return Mismatch("group", info.name, "names have 1 to 63 bytes");
+  }
+  if (info.pool != "unified") return Mismatch("pool", info.pool, "only 'unified' is served");
+  if (info.tp_size == 0 || info.ranks.size() != info.tp_size) {
+    return Mismatch("tp_size", absl::StrCat(info.tp_size),
+                    absl::StrCat(info.ranks.size(), " ranks were named"));
+  }
+  for (size_t i = 0; i < info.ranks.size(); ++i) {
+    if (info.ranks[i].build != info.build) {
+      return Mismatch("build", info.ranks[i].build,
+                      absl::StrCat("of tp_rank ", i, "; the leader is of ", info.build));
+    }
+  }
+  if (!options_.build.empty() && info.build != options_.build) {
+    return Mismatch("build", info.build, absl::StrCat("the coordinator is of ", options_.build));
+  }
+  RETURN_IF_ERROR(options_.shape.check_split(info));
+  return options_.registry->CheckBase(info.model_fingerprint);
+}
+
+absl::StatusOr<GroupDirectory::Order> CoordinatorEngine::OnHello(const GroupInfo& info) {
+  if (const absl::Status status = CheckGroup(info); !status.ok()) {
+    LogWarning("group '", info.name, "' refused: ", std::string(status.message()));
+    return status;
+  }
+  std::shared_ptr<GroupEngine> old;  // ends outside the lock: it may join its thread
+  const std::lock_guard lock(groups_mutex_);
+  GroupRecord& record = groups_[info.name];
+  old = std::move(record.engine);
+  if (old) {
+    // The group itself says that its former stream is over, whatever the transport knows yet.
+    old->Lose(absl::UnavailableError("the group attached again"));
+  }
+  record = {info, Epoch{options_.registry->incarnation(), next_attach_++}, nullptr};
+  options_.metrics->GroupIs(info.name, "forming");
+  return Order{record.epoch, options_.limits};
+}
+
+GroupCallbacks CoordinatorEngine::CallbacksFor(const std::string& group, uint64_t attach) {
+  Router* router = router_.get();
+  GroupCallbacks out;
+  out.close = [this](const RequestPtr& r, const absl::Status& status) { Close(r, status); };
+  out.admitted = [this, router, attach](RequestNumber n) {
+    OnAdmitted();
+    router->Admitted(attach, n);
+  };
+  out.ended = [router, attach](RequestNumber n) { router->Ended(attach, n); };
+  out.returned = [router, attach](std::vector<RequestPtr> requests) {
+    router->Returned(attach, std::move(requests));
+  };
+  out.residency = [router, attach](const Digest& digest, bool resident) {
+    router->ResidencyChanged(attach, digest, resident);
+  };
+  out.gone = [this, router, group, attach](const absl::Status& why) {
+    LogWarning("group '", group, "' lost: ", std::string(why.message()));
+    options_.metrics->GroupIs(group, "broken");
+    router->Gone(attach);
+  };
+  return out;
+}
+
+absl::StatusOr<std::shared_ptr<GroupListener>> CoordinatorEngine::OnAttached(
+    const GroupInfo& info, const AttachReport& report, std::shared_ptr<GroupLink> link) {
+  const PageGeometry& g = report.geometry;
+  if (g.num_pages < 2 || g.page_tokens == 0 || g.page_bytes == 0) {
+    return Mismatch("num_pages", absl::StrCat(g.num_pages), "no page is left for a token");
+  }
+  const std::lock_guard lock(groups_mutex_);
+  const auto it = groups_.find(info.name);
+  if (it == groups_.end() || it->second.epoch != report.epoch || it->second.engine) {
+    return MakeError(absl::StatusCode::kFailedPrecondition, Reason::kStaleEpoch, "epoch",
+                     absl::StrCat(report.epoch.incarnation, ".", report.epoch.attach),
+                     "a later attach of the group was ordered");
+  }
+  GroupConfig config{.info = info,
+                     .limits = options_.limits,
+                     .report = report,
+                     .clock = options_.clock,
+                     .metrics = options_.metrics};
+  config.footprint = [shape = options_.shape, info, report](const AdapterContent& content) {
+    return shape.footprint(content, info, report);
+  };
+  config.find_digest = [registry = options_.registry](const Digest& digest) {
+    return registry->FindDigest(digest);
+  };
+  const uint64_t attach = report.epoch.attach;
+  ASSIGN_OR_RETURN(std::unique_ptr<GroupEngine> made,
+                   GroupEngine::Create(std::move(config), std::move(link),
+                                       options_.queues(absl::StrCat("grp-", info.name)),
+                                       CallbacksFor(info.name, attach)));
+  std::shared_ptr<GroupEngine> engine = std::move(made);
+  it->second.engine = engine;
+  options_.metrics->GroupIs(info.name, "ready");
+  router_->GroupUp(attach, engine, options_.limits.max_num_seqs);
+  LogInfo("group '", info.name, "' attached: tp_size ", info.tp_size, ", ", g.num_pages,
+          " pages of ", g.page_tokens, " tokens, ", report.adapters.size(),
+          " adapters in place");
+  return engine->MakeListener();
+}
+
+}  // namespace rootstock

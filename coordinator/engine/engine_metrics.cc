@@ -1,0 +1,163 @@
+#include "coordinator/engine/engine_metrics.h"
+
+#include <vector>
+
+#include "common/base/status.h"
+
+namespace rootstock {
+namespace {
+
+constexpr size_t kMaxGroups = 64;
+const std::vector<double> kTokenSeconds = {.005, .01, .015, .02, .025, .03, .04, .05,
+                                           .075, .1,  .15,  .2,  .3,   .5,  1,   2.5};
+const std::vector<std::string> kGroupStates = {"forming", "loading", "ready", "draining", "broken"};
+
+Label Class() { return {"tenant_class", {"default"}}; }
+Label Group() { return {"group", {}, kMaxGroups}; }
+
+// requests_total's closed list of outcomes.
+const char* Outcome(const absl::Status& status) {
+  const auto detail = GetErrorDetail(status);
+  const Reason reason = detail ? detail->reason : Reason::kInternal;
+  switch (status.code()) {
+    case absl::StatusCode::kOk: return "ok";
+    case absl::StatusCode::kCancelled: return "client_cancelled";
+    case absl::StatusCode::kDeadlineExceeded: return "deadline_exceeded";
+    case absl::StatusCode::kResourceExhausted:
+    case absl::StatusCode::kUnavailable: return "overloaded";
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kFailedPrecondition: return "client_error";
+    case absl::StatusCode::kUnauthenticated:
+    case absl::StatusCode::kPermissionDenied: return "unauthenticated";
+    default: return reason == Reason::kWorkerLost ? "worker_lost" : "internal_error";
+  }
+}
+
+const char* LoadResult(const absl::Status& outcome) {
+  if (outcome.ok()) return "ok";
+  const auto detail = GetErrorDetail(outcome);
+  if (outcome.code() == absl::StatusCode::kDeadlineExceeded) return "timeout";
+  if (outcome.code() == absl::StatusCode::kResourceExhausted) return "no_space";
+  const bool corrupt = outcome.code() == absl::StatusCode::kDataLoss ||
+                       (detail && detail->reason == Reason::kDigestMismatch);
+  return corrupt ? "corrupt" : "io_error";
+}
+
+}  // namespace
+
+EngineMetrics::EngineMetrics(Metrics& m) {
+  requests_ = m.MakeCounter(
+      "requests_total", "Requests ended",
+      {Class(),
+       {"operation", {"completion"}},
+       {"outcome",
+        {"ok", "client_error", "unauthenticated", "quota_exceeded", "overloaded",
+         "deadline_exceeded", "client_cancelled", "worker_lost", "internal_error"}}});
+  shed_ = m.MakeCounter(
+      "shed_total", "Requests refused for want of room",
+      {Class(),
+       {"reason",
+        {"queue_full", "deadline_unreachable", "tenant_limit", "kv_pressure", "draining"}}});
+  ttft_ = m.MakeHistogram("time_to_first_token_seconds", "Arrival to first token",
+                          {.01, .025, .05, .1, .2, .3, .5, .75, 1, 1.5, 2, 3, 5, 10, 20, 60},
+                          {Class(), {"adapter_state", {"base", "hot", "warm", "cold"}}});
+  tpot = m.MakeHistogram("time_per_output_token_seconds", "Mean of a request, after its first token",
+                         kTokenSeconds, {Class()})
+             .At("default");
+  itl = m.MakeHistogram("inter_token_latency_seconds", "Gap between two tokens of a sample",
+                        kTokenSeconds)
+            .At();
+  e2e = m.MakeHistogram("request_duration_seconds", "Arrival to end",
+                        {.1, .25, .5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600}, {Class()})
+            .At("default");
+  const std::vector<double> waits = {.001, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30};
+  queue_wait_ =
+      m.MakeHistogram("queue_wait_seconds", "Arrival to first row", waits, {Class()}).At("default");
+  const auto reasons = m.MakeHistogram("queue_wait_reason_seconds", "Queue wait by what it was for",
+                                       waits, {{"reason", {"load", "pages", "fairness"}}});
+  wait_for_load_ = reasons.At("load");
+  wait_for_pages_ = reasons.At("pages");
+  prompt_tokens = m.MakeHistogram("request_prompt_tokens", "Prompt length", PowersOfTwo(131072)).At();
+  output_tokens =
+      m.MakeHistogram("request_output_tokens", "Output length, all samples", PowersOfTwo(131072)).At();
+  const auto prompts = m.MakeCounter("prompt_tokens_total", "Prompt tokens by where their KV is from",
+                                     {Class(), {"source", {"computed", "cached"}}});
+  prompt_tokens_computed = prompts.At("default", "computed");
+  prompt_tokens_cached = prompts.At("default", "cached");
+  output_tokens_total =
+      m.MakeCounter("output_tokens_total", "Tokens delivered", {Class()}).At("default");
+  queue_requests = m.MakeGauge("queue_requests", "Requests that have not run yet", {Class()}).At("default");
+  running_requests =
+      m.MakeGauge("running_requests", "Requests that have begun to run", {Class()}).At("default");
+  preemptions = m.MakeCounter("preemptions_total", "Sequences that gave up their pages",
+                              {{"reason", {"pages", "fairness"}}})
+                    .At("pages");
+  replays = m.MakeCounter("replays_total", "Sequences replayed after their group was lost",
+                          {{"reason", {"rank_lost", "group_lost", "drain"}}})
+                .At("group_lost");
+  replayed_tokens =
+      m.MakeCounter("replayed_tokens_total", "Tokens computed again for a replay").At();
+  const auto evicted = m.MakeCounter(
+      "adapter_evictions_total", "Adapters that left a tier",
+      {{"tier", {"device", "host", "disk"}}, {"reason", {"pressure", "quota", "unpin", "retire"}}});
+  evictions = evicted.At("device", "pressure");
+  evictions_retire = evicted.At("device", "retire");
+  const Label source = {"source", {"host", "disk", "coordinator", "object"}};
+  loads_ = m.MakeCounter("adapter_loads_total", "Adapter loads ended",
+                         {source, {"result", {"ok", "io_error", "corrupt", "timeout", "no_space"}}});
+  load_seconds_ = m.MakeHistogram(
+      "adapter_load_duration_seconds", "Fetch begun to adapter on the device",
+      {.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}, {source});
+  lookups_ = m.MakeCounter("adapter_lookup_total", "Where a request's adapter was",
+                           {{"result",
+                             {"device_hit", "host_hit", "disk_hit", "coordinator_fetch",
+                              "object_fetch", "unknown"}}});
+  pages_ = m.MakeGauge("pages", "Pages of a group", {Group(), {"owner", {"kv", "adapter", "free"}}});
+  const Label tier = {"tier", {"device", "host", "disk", "object"}};
+  residents_ = m.MakeGauge("adapters_resident", "Adapters on a tier", {Group(), tier});
+  resident_bytes_ = m.MakeGauge("adapter_resident_bytes", "Their bytes on each tp_rank", {Group(), tier});
+  group_state_ = m.MakeGauge("group_state", "1 for the state a group is in",
+                             {Group(), {"state", kGroupStates}});
+  group_epoch_ = m.MakeGauge("group_epoch", "Attach number of a group", {Group()});
+}
+
+void EngineMetrics::Ended(const absl::Status& status) const {
+  requests_.At("default", "completion", Outcome(status)).Add();
+}
+
+void EngineMetrics::FirstToken(absl::Duration since_arrival, bool adapter, bool cold) const {
+  ttft_.At("default", !adapter ? "base" : cold ? "cold" : "hot")
+      .Observe(absl::ToDoubleSeconds(since_arrival));
+}
+
+void EngineMetrics::Queued(absl::Duration wait, bool cold) const {
+  queue_wait_.Observe(absl::ToDoubleSeconds(wait));
+  (cold ? wait_for_load_ : wait_for_pages_).Observe(absl::ToDoubleSeconds(wait));
+}
+
+void EngineMetrics::Looked(AdapterLookup found) const {
+  const char* result = found == AdapterLookup::kDeviceHit ? "device_hit"
+                       : found == AdapterLookup::kDiskHit ? "disk_hit"
+                       : found == AdapterLookup::kFetch   ? "coordinator_fetch"
+                                                          : "unknown";
+  lookups_.At(result).Add();
+}
+
+void EngineMetrics::Loaded(bool from_disk, const absl::Status& outcome, absl::Duration took) const {
+  const char* source = from_disk ? "disk" : "coordinator";
+  loads_.At(source, LoadResult(outcome)).Add();
+  if (outcome.ok()) load_seconds_.At(source).Observe(absl::ToDoubleSeconds(took));
+}
+
+void EngineMetrics::GroupIs(const std::string& group, const std::string& state) const {
+  for (const std::string& s : kGroupStates) group_state_.At(group, s).Set(s == state ? 1 : 0);
+}
+
+GroupMetrics EngineMetrics::ForGroup(const std::string& group) const {
+  return {pages_.At(group, "kv"),          pages_.At(group, "adapter"),
+          pages_.At(group, "free"),        residents_.At(group, "device"),
+          resident_bytes_.At(group, "device"), group_epoch_.At(group)};
+}
+
+}  // namespace rootstock

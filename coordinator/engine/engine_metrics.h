@@ -1,0 +1,48 @@
+// METRICS.md, coordinator: requests, pages and queue, groups.
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "common/metrics/metrics.h"
+
+namespace rootstock {
+
+// Series of one group.
+struct GroupMetrics {
+  Gauge pages_kv, pages_adapter, pages_free;
+  Gauge residents, resident_bytes;  // tier device
+  Gauge epoch;
+};
+
+// Where an adapter was when its request came: adapter_lookup_total.
+enum class AdapterLookup { kDeviceHit, kDiskHit, kFetch, kUnknown };
+
+// Thread-safe: handles only.
+class EngineMetrics {
+ public:
+  explicit EngineMetrics(Metrics& metrics);
+
+  void Ended(const absl::Status& status) const;
+  void Shed(const char* reason) const { shed_.At("default", reason).Add(); }
+  void FirstToken(absl::Duration since_arrival, bool adapter, bool cold) const;
+  void Queued(absl::Duration wait, bool cold) const;
+  void Looked(AdapterLookup found) const;
+  void Loaded(bool from_disk, const absl::Status& outcome, absl::Duration took) const;
+  void GroupIs(const std::string& group, const std::string& state) const;
+  GroupMetrics ForGroup(const std::string& group) const;
+
+  Gauge queue_requests, running_requests;
+  Histogram tpot, itl, e2e, prompt_tokens, output_tokens;
+  Counter prompt_tokens_computed, prompt_tokens_cached, output_tokens_total;
+  Counter preemptions, replays, replayed_tokens, evictions, evictions_retire;
+
+ private:
+  Family<Counter> requests_, shed_, loads_, lookups_;
+  Family<Histogram> ttft_, load_seconds_;
+  Histogram queue_wait_, wait_for_load_, wait_for_pages_;
+  Family<Gauge> pages_, residents_, resident_bytes_, group_state_, group_epoch_;
+};
+
+}  // namespace rootstock

@@ -1,0 +1,157 @@
+// One group for the time of one attach: its sequences, slots, pages, adapters and plans.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "coordinator/cluster/group_link.h"
+#include "coordinator/engine/engine.h"
+#include "coordinator/engine/engine_metrics.h"
+#include "coordinator/engine/group_adapters.h"
+#include "coordinator/engine/live_request.h"
+#include "coordinator/engine/task_queue.h"
+#include "coordinator/memory/page_allocator.h"
+
+namespace rootstock {
+
+struct GroupConfig {
+  GroupInfo info;
+  GroupLimits limits;
+  AttachReport report;
+  Clock clock;
+  std::shared_ptr<const EngineMetrics> metrics;
+  // Of an adapter on this group; an error is the reason why the group can't hold it.
+  std::function<absl::StatusOr<AdapterFootprint>(const AdapterContent&)> footprint;
+  std::function<AdapterHandle(const Digest&)> find_digest;
+};
+
+// What a group tells its owner, from its own thread. Must not block.
+struct GroupCallbacks {
+  // The request's answer is complete; its sink is to be closed with the status.
+  std::function<void(const RequestPtr&, const absl::Status&)> close;
+  std::function<void(RequestNumber)> admitted;         // began to run
+  std::function<void(RequestNumber)> ended;
+  std::function<void(std::vector<RequestPtr>)> returned;  // to be placed again
+  std::function<void(Digest, bool resident)> residency;
+  std::function<void(const absl::Status&)> gone;       // lost; nothing follows
+};
+
+// Plans run one step ahead: at most two are not completed, and a plan never waits for the tokens
+// of the one before it. Public calls are *thread-safe* (they post); the rest is *engine thread
+// only*.
+class GroupEngine {
+ public:
+  // INVALID_ARGUMENT/group_mismatch when the report's pages contradict each other.
+  static absl::StatusOr<std::unique_ptr<GroupEngine>> Create(GroupConfig config,
+                                                             std::shared_ptr<GroupLink> link,
+                                                             std::shared_ptr<TaskQueue> queue,
+                                                             GroupCallbacks callbacks);
+  ~GroupEngine();  // not from its own thread
+
+  // Outlives the engine: calls that come later do nothing.
+  std::shared_ptr<GroupListener> MakeListener();
+  void Submit(RequestPtr request);
+  // The request's `abort` or `stopped` was set.
+  void Poke(RequestNumber request);
+  void DropAdapter(const Digest& digest);
+  // Gives back what does not run, finishes the rest, then lets the group leave.
+  void Drain();
+  // As if the stream had ended.
+  void Lose(const absl::Status& why);
+  GroupStatus Snapshot() const;
+
+ private:
+  struct SentRow {
+    RequestPtr request;  // keeps the sequence alive
+    Sequence* sequence;
+    SequenceSlot slot;
+    RowOutput output;
+    uint32_t query_len;
+  };
+  struct SentStep {
+    CommandId id;
+    std::vector<SentRow> rows;
+    uint32_t tokens = 0;
+  };
+  class Listener;
+
+  GroupEngine(GroupConfig config, std::shared_ptr<GroupLink> link,
+              std::shared_ptr<TaskQueue> queue, GroupCallbacks callbacks);
+  absl::Status AdoptResidents();
+  void Post(std::function<void()> task);
+
+  // group_engine.cc: requests and events.
+  void OnSubmit(RequestPtr request);
+  absl::Status FitRequest(LiveRequest& request, const AdapterFootprint& footprint) const;
+  void OnPoke(RequestNumber number);
+  void OnCompletion(Completion completion);
+  void OnAdapterEvent(const GroupAdapters::Event& event);
+  void OnDrain();
+  void OnLost(const absl::Status& why);
+  void OnTick();
+  void GiveBackIdle();
+  void Publish();
+  void CloseRequest(LiveRequest& request, const absl::Status& status);
+  RequestPtr Detach(LiveRequest& request);
+
+  // group_sequences.cc: what one sequence holds.
+  void Enqueue(Sequence& sequence);
+  void Unqueue(Sequence& sequence);
+  void Admit(Sequence& sequence, const RowDecision& row);
+  void StopRunning(Sequence& sequence);
+  void FinishSequence(Sequence& sequence);
+  void KeepPrompt(LiveRequest& request);
+  void ReleasePrompt(LiveRequest& request);
+  bool MayStart(const Sequence& sequence) const;
+
+  // group_step.cc: plans and results.
+  void Pump();
+  SchedulerView MakeView();
+  Decision Decide();
+  void Apply(const Decision& decision);
+  void AddRow(StepPlan& plan, SentStep& step, Sequence& sequence, const RowDecision& row);
+  RowOutput OutputOf(const Sequence& sequence, uint32_t query_len) const;
+  void SendStep(StepPlan plan, SentStep step);
+  CommandId Send(decltype(Command::kind) kind);
+  void ReleaseSlotsNow();
+  void StepDone(SentStep step, Completion completion);
+  void ApplyResult(const SentRow& row, RowResult& result);
+
+  const GroupConfig config_;
+  const std::shared_ptr<GroupLink> link_;
+  const std::shared_ptr<TaskQueue> queue_;
+  const GroupCallbacks callbacks_;
+  const GroupMetrics series_;
+
+  PageAllocator pages_;
+  GroupAdapters adapters_;
+  std::unordered_map<Digest, AdapterFootprint> footprints_;
+  std::unordered_map<uint64_t, RequestPtr> requests_;  // by number
+  std::vector<Sequence*> running_;                     // oldest first
+  std::map<Order, Sequence*> ready_;   // waiting, adapter on the device
+  std::map<Order, Sequence*> parked_;  // waiting for their adapter
+  std::unordered_set<LiveRequest*> keeping_prompts_;
+  std::deque<SentStep> steps_;  // not completed
+  std::vector<SequenceSlot> free_slots_;
+  std::vector<SequenceSlot> to_release_;
+  std::vector<Sequence*> view_running_, view_waiting_;
+  uint64_t next_command_ = 1;
+  absl::Time last_sent_;
+  bool lost_ = false;
+  bool draining_ = false;
+  bool left_ = false;
+
+  mutable std::mutex status_mutex_;
+  GroupStatus status_;
+  uint64_t published_changes_ = 0;
+};
+
+}  // namespace rootstock

@@ -1,0 +1,311 @@
+// Plans one step ahead, and what their results do.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/log.h"
+#include "common/base/status.h"
+#include "coordinator/engine/group_engine.h"
+
+namespace rootstock {
+namespace {
+
+constexpr size_t kMaxUncompleted = 2;  // D = 1: one beyond the one that runs
+constexpr size_t kWaitingWindow = 128;
+
+}  // namespace
+
+CommandId GroupEngine::Send(decltype(Command::kind) kind) {
+  const CommandId id(next_command_++);
+  link_->Send({id, config_.report.epoch, std::move(kind)});
+  return id;
+}
+
+void GroupEngine::ReleaseSlotsNow() {
+  if (to_release_.empty()) return;
+  // The stream is ordered: what is sent after the Release may use the slots.
+  free_slots_.insert(free_slots_.end(), to_release_.begin(), to_release_.end());
+  Send(ReleaseSlots{std::exchange(to_release_, {})});
+}
+
+void GroupEngine::Pump() {
+  if (lost_) return;
+  if (draining_) GiveBackIdle();
+  ReleaseSlotsNow();
+  while (steps_.size() < kMaxUncompleted) {
+    const Decision decision = Decide();
+    const bool again = !decision.preempt.empty();
+    const bool step = !decision.rows.empty();
+    Apply(decision);
+    if (!step && !again) break;
+  }
+  ReleaseSlotsNow();
+  Publish();
+}
+
+SchedulerView GroupEngine::MakeView() {
+  SchedulerView view;
+  view.limits = {.max_num_seqs = config_.limits.max_num_seqs,
+                 .max_num_batched_tokens = config_.limits.max_num_batched_tokens,
+                 .page_tokens = config_.report.geometry.page_tokens};
+  view.free_pages = pages_.free_pages();
+  view.free_for_loads = pages_.free_for_loads();
+  view.free_slots = static_cast<uint32_t>(free_slots_.size());
+  adapters_.FillView(view);
+  view_running_ = running_;
+  for (const Sequence* s : view_running_) {
+    uint32_t freeable = 0;
+    for (const PageId page : s->pages) freeable += pages_.references(page) == 1;
+    const bool more = s->wants_rows();
+    view.running.push_back({.order = s->order(),
+                            .length = more ? s->length() : s->computed,
+                            .computed = s->computed,
+                            .pages = static_cast<uint32_t>(s->pages.size()),
+                            .freeable = freeable,
+                            .preemptible = more,
+                            .solo = s->deaths >= 2});
+  }
+  view_waiting_.clear();
+  const LiveRequest* first_of = nullptr;  // its first sample starts alone in this view
+  for (auto it = ready_.begin(); it != ready_.end() && view_waiting_.size() < kWaitingWindow;) {
+    Sequence* s = it->second;
+    const LiveRequest& request = *s->request;
+    if (first_of == &request || !MayStart(*s)) {
+      ++it;
+      continue;
+    }
+    if (request.shares_prompt() && request.prompt_pages.empty() &&
+        request.resolved.prompt_tokens() > config_.report.geometry.page_tokens) {
+      first_of = &request;
+    }
+    view_waiting_.push_back(s);
+    view.waiting.push_back({.order = s->order(),
+                            .length = s->length(),
+                            .max_length = request.resolved.max_positions(),
+                            .shared_pages = static_cast<uint32_t>(request.prompt_pages.size()),
+                            .solo = s->deaths >= 2});
+    ++it;
+  }
+  return view;
+}
+
+Decision GroupEngine::Decide() {
+  std::vector<LiveRequest*> requests(keeping_prompts_.begin(), keeping_prompts_.end());
+  for (LiveRequest* request : requests) {
+    const auto& all = request->sequences;
+    if (std::none_of(all.begin(), all.end(),
+                     [](const Sequence& s) { return !s.running && !s.finished; })) {
+      ReleasePrompt(*request);
+    }
+  }
+  requests.clear();
+  for (const Sequence* s : running_) {
+    if (s->prompt_confirmed && s->request->shares_prompt()) requests.push_back(s->request);
+  }
+  for (LiveRequest* request : requests) KeepPrompt(*request);
+  Decision decision = Schedule(MakeView());
+  const bool pressed = !decision.preempt.empty() || !decision.evict.empty() ||
+                       (decision.rows.empty() && !ready_.empty());
+  if (!pressed || keeping_prompts_.empty()) return decision;
+  // Kept prompt pages only save work: they go before anybody else gives up something.
+  while (!keeping_prompts_.empty()) ReleasePrompt(**keeping_prompts_.begin());
+  return Schedule(MakeView());
+}
+
+void GroupEngine::Apply(const Decision& decision) {
+  for (const uint32_t i : decision.preempt) {
+    Sequence& sequence = *view_running_[i];
+    config_.metrics->preemptions.Add();
+    StopRunning(sequence);
+    Enqueue(sequence);
+  }
+  for (const uint32_t i : decision.unreserve) adapters_.Unreserve(i);
+  for (const uint32_t i : decision.evict) {
+    config_.metrics->evictions.Add();
+    adapters_.Evict(i);
+  }
+  // Those that waited for an evicted adapter go back to the line before its load.
+  for (const uint32_t i : decision.evict) {
+    for (const Order order : adapters_.WaitingOf(i)) {
+      if (auto node = ready_.extract(order); !node.empty()) parked_.insert(std::move(node));
+    }
+  }
+  ReleaseSlotsNow();
+  if (!decision.rows.empty()) {
+    StepPlan plan;
+    SentStep step;
+    for (const RowDecision& row : decision.rows) {
+      Sequence& sequence = *(row.admit ? view_waiting_ : view_running_)[row.index];
+      if (row.admit) {
+        Admit(sequence, row);
+      } else if (row.new_pages > 0) {
+        const std::vector<PageId> pages = *pages_.TakeKv(row.new_pages);
+        sequence.pages.insert(sequence.pages.end(), pages.begin(), pages.end());
+      }
+      AddRow(plan, step, sequence, row);
+    }
+    SendStep(std::move(plan), std::move(step));
+  }
+  for (const Decision::Reserve& r : decision.reserve) adapters_.Reserve(r.load, r.pages);
+}
+
+RowOutput GroupEngine::OutputOf(const Sequence& s, uint32_t query_len) const {
+  const bool samples = s.computed + query_len == s.length();
+  const bool prompt = s.request->resolved.sampling.prompt_logprobs >= 0 && s.index == 0 &&
+                      !s.prompt_logprobs_sent && s.computed < s.request->resolved.prompt_tokens();
+  if (samples) return prompt ? RowOutput::kTokenAndPromptLogprobs : RowOutput::kToken;
+  return prompt ? RowOutput::kPromptLogprobs : RowOutput::kNone;
+}
+
+void GroupEngine::AddRow(StepPlan& plan, SentStep& step, Sequence& s, const RowDecision& decided) {
+  const ResolvedRequest& resolved = s.request->resolved;
+  if (!s.announced) {
+    NewSequence fresh;
+    fresh.slot = s.slot;
+    fresh.num_prompt_tokens = resolved.prompt_tokens();
+    fresh.num_tokens = s.length();
+    fresh.sampling = resolved.sampling;
+    fresh.seed = resolved.seed;
+    fresh.sample_index = s.index;
+    if (resolved.adapter) fresh.spans = {{0, 0, {{resolved.adapter->digest, 1.0f}}}};
+    plan.new_sequences.push_back(std::move(fresh));
+    s.announced = true;
+  }
+  PlanRow row;
+  row.slot = s.slot;
+  row.query_len = decided.query_len;
+  row.position = s.computed;
+  if (!s.sampled) {
+    for (uint32_t i = 0; i < decided.query_len; ++i) {
+      row.tokens.push_back(s.token_at(s.computed + i));
+    }
+  }
+  const uint32_t pages =
+      PagesFor(s.computed + decided.query_len, config_.report.geometry.page_tokens);
+  row.pages.assign(s.pages.begin() + s.pages_sent, s.pages.begin() + pages);
+  s.pages_sent = pages;
+  row.output = OutputOf(s, decided.query_len);
+  const uint32_t prompt = resolved.prompt_tokens();
+  if (s.computed < prompt) {
+    config_.metrics->prompt_tokens_computed.Add(
+        std::min(prompt - s.computed, decided.query_len));
+  }
+  s.computed += decided.query_len;
+  ++s.rows_in_flight;
+  if (row.output == RowOutput::kToken || row.output == RowOutput::kTokenAndPromptLogprobs) {
+    ++s.samples_in_flight;
+    s.sampled = true;
+  }
+  step.rows.push_back(
+      {requests_.at(s.request->number.value), &s, s.slot, row.output, decided.query_len});
+  step.tokens += decided.query_len;
+  plan.rows.push_back(std::move(row));
+}
+
+void GroupEngine::SendStep(StepPlan plan, SentStep step) {
+  step.id = Send(std::move(plan));
+  for (const SentRow& row : step.rows) row.sequence->last_step = step.id;
+  steps_.push_back(std::move(step));
+  last_sent_ = config_.clock();
+}
+
+void GroupEngine::StepDone(SentStep step, Completion completion) {
+  pages_.StepCompleted(step.id);
+  adapters_.StepCompleted(step.id);
+  for (const SentRow& row : step.rows) {
+    --row.sequence->rows_in_flight;
+    if (row.output == RowOutput::kToken || row.output == RowOutput::kTokenAndPromptLogprobs) {
+      --row.sequence->samples_in_flight;
+    }
+  }
+  size_t next = 0;
+  for (const SentRow& row : step.rows) {
+    if (row.request->closed) continue;
+    if (!completion.outcome.ok()) {
+      CloseRequest(*row.request, Annotate(completion.outcome, "a step failed"));
+      continue;
+    }
+    if (row.output == RowOutput::kNone) continue;
+    std::vector<RowResult>& results = completion.step.rows;
+    // In plan order; those of closed requests are passed over.
+    while (next < results.size() && results[next].slot != row.slot) ++next;
+    if (next == results.size()) {
+      CloseRequest(*row.request, MakeError(absl::StatusCode::kInternal, Reason::kInternal, "slot",
+                                           absl::StrCat(row.slot.value), "no result came for it"));
+      next = 0;
+      continue;
+    }
+    ApplyResult(row, results[next++]);
+  }
+  if (step.rows.empty()) return;
+  const std::lock_guard lock(status_mutex_);
+  ++status_.steps;
+  status_.last_step = {static_cast<uint32_t>(step.rows.size()), step.tokens,
+                       completion.step.distinct_adapters, completion.step.duration_us};
+  if (status_.steps == 1 ||
+      status_.last_step.distinct_adapters > status_.widest_step.distinct_adapters ||
+      (status_.last_step.distinct_adapters == status_.widest_step.distinct_adapters &&
+       status_.last_step.rows > status_.widest_step.rows)) {
+    status_.widest_step = status_.last_step;
+  }
+}
+
+void GroupEngine::ApplyResult(const SentRow& row, RowResult& result) {
+  Sequence& s = *row.sequence;
+  LiveRequest& request = *row.request;
+  if (s.finished) return;
+  if (result.nonfinite) {
+    CloseRequest(request, MakeError(absl::StatusCode::kInternal, Reason::kNonfinite, "model",
+                                    request.resolved.model, "logits were not finite"));
+    return;
+  }
+  TokenBatch batch;
+  batch.index = static_cast<int>(s.index);
+  // Preempted with the row in flight: its prompt starts again, and so do the prompt's logprobs.
+  if (!s.prompt_logprobs_sent && s.running) {
+    std::move(result.prompt_logprobs.begin(), result.prompt_logprobs.end(),
+              std::back_inserter(s.prompt_logprobs));
+  }
+  if (!result.tokens.empty() && s.running) {
+    s.prompt_confirmed = true;
+    if (request.resolved.sampling.prompt_logprobs >= 0 && s.index == 0 &&
+        !s.prompt_logprobs_sent) {
+      batch.prompt_logprobs = std::exchange(s.prompt_logprobs, {});
+      s.prompt_logprobs_sent = true;
+    }
+  }
+  const absl::Time now = config_.clock();
+  for (size_t i = 0; i < result.tokens.size(); ++i) {
+    if (request.stopped[s.index]) {
+      batch.finish_reason = FinishReason::kStop;
+      break;
+    }
+    s.outputs.push_back(result.tokens[i]);
+    batch.tokens.push_back(result.tokens[i]);
+    if (i < result.logprobs.size()) batch.logprobs.push_back(std::move(result.logprobs[i]));
+    if (!request.tokens_seen) {
+      request.tokens_seen = true;
+      request.first_token_at = now;
+      config_.metrics->FirstToken(now - request.arrived, request.resolved.adapter != nullptr,
+                                  request.cold);
+    }
+    if (s.last_token_at != absl::InfinitePast()) {
+      config_.metrics->itl.Observe(absl::ToDoubleSeconds(now - s.last_token_at));
+    }
+    s.last_token_at = now;
+    const FinishOutcome finish = CheckFinish(
+        request.resolved, static_cast<uint32_t>(s.outputs.size()), result.tokens[i]);
+    if (finish.reason != FinishReason::kNone) {
+      batch.finish_reason = finish.reason;
+      batch.stop_match = finish.stop_match;
+      break;  // what follows a stop is neither delivered, counted nor kept
+    }
+  }
+  const bool finished = batch.finish_reason != FinishReason::kNone;
+  config_.metrics->output_tokens_total.Add(static_cast<double>(batch.tokens.size()));
+  if (!batch.tokens.empty() || !batch.prompt_logprobs.empty()) request.sink->Push(std::move(batch));
+  if (s.prompt_confirmed) KeepPrompt(request);
+  if (finished) FinishSequence(s);
+}
+
+}  // namespace rootstock

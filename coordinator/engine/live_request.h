@@ -1,0 +1,89 @@
+// A request on its way through the engine's threads.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "common/base/ids.h"
+#include "coordinator/request/request.h"
+#include "coordinator/scheduler/scheduler.h"
+
+namespace rootstock {
+
+struct LiveRequest;
+
+// One sample. What a group holds for it is reset whenever it stops running there; `outputs` and
+// what follows goes with it from group to group.
+struct Sequence {
+  LiveRequest* request = nullptr;
+  uint32_t index = 0;
+
+  std::vector<int32_t> outputs;  // received, up to a stop
+  bool finished = false;
+  uint32_t deaths = 0;  // groups that were lost while it ran on them
+  std::vector<TokenLogprob> prompt_logprobs;  // received so far, sample 0 only
+  bool prompt_logprobs_sent = false;
+  absl::Time last_token_at = absl::InfinitePast();
+
+  // On a group, while it holds a slot.
+  bool running = false;
+  SequenceSlot slot;
+  bool announced = false;   // its NewSequence was sent
+  bool sampled = false;     // the device holds the token sampled last
+  uint32_t computed = 0;    // positions that sent rows cover
+  uint32_t pages_sent = 0;  // of `pages`
+  std::vector<PageId> pages;
+  CommandId last_step{0};   // the last one sent that names it
+  bool prompt_confirmed = false;  // a result came that needed the whole prompt
+  // Of rows not answered yet; also after it stopped running.
+  uint32_t rows_in_flight = 0;
+  uint32_t samples_in_flight = 0;
+
+  Order order() const;
+  // Tokens that are known, or will be when the steps in flight are answered.
+  uint32_t length() const;
+  int32_t token_at(uint32_t position) const;
+  bool wants_rows() const;
+};
+
+enum class AbortCause { kNone, kCancelled, kDeadline };
+
+// Held by one thread at a time (the router, a group engine): that one owns everything but the
+// atomics, which any thread may set before it pokes the owner.
+struct LiveRequest {
+  LiveRequest(RequestNumber number, ResolvedRequest resolved);
+
+  const RequestNumber number;
+  ResolvedRequest resolved;
+  std::shared_ptr<TokenSink> sink;
+  absl::Time arrived;   // engine clock
+  absl::Time deadline = absl::InfiniteFuture();  // engine clock
+  std::vector<Sequence> sequences;
+  bool admitted = false;  // a sample has run once
+  bool cold = false;      // its adapter was not on the group's device when it came there
+  bool tokens_seen = false;
+  absl::Time first_token_at;
+  bool closed = false;
+  // Full prompt pages kept for samples that have not started on the present group.
+  std::vector<PageId> prompt_pages;
+
+  std::atomic<AbortCause> abort{AbortCause::kNone};
+  std::vector<std::atomic<bool>> stopped;  // a sample: a stop string ended it
+
+  bool all_finished() const;
+  // Samples share full prompt pages. Not with a repetition penalty: its counts include the
+  // prompt, and a sample whose first pages are shared never sends those tokens.
+  bool shares_prompt() const;
+};
+
+using RequestPtr = std::shared_ptr<LiveRequest>;
+
+// CANCELLED or DEADLINE_EXCEEDED, as `abort` says.
+absl::Status AbortStatus(const LiveRequest& request);
+
+constexpr Order kOrdersPerRequest = 128;  // samples
+
+}  // namespace rootstock

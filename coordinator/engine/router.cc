@@ -1,0 +1,213 @@
+#include "coordinator/engine/router.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/base/status.h"
+
+namespace rootstock {
+namespace {
+
+// A load costs about as much as this many requests in line.
+constexpr uint32_t kColdPenalty = 8;
+constexpr uint32_t kMinLine = 64;
+
+}  // namespace
+
+int Place(const std::vector<PlacementView>& groups) {
+  int best = -1;
+  uint32_t best_cost = 0;
+  for (size_t i = 0; i < groups.size(); ++i) {
+    const PlacementView& g = groups[i];
+    if (!g.ready || (g.has_adapter ? g.hot_line : g.cold_line) >= g.line_bound) continue;
+    const uint32_t cost = g.outstanding + (g.has_adapter ? 0 : kColdPenalty);
+    if (best >= 0 && cost >= best_cost) continue;
+    best = static_cast<int>(i);
+    best_cost = cost;
+  }
+  return best;
+}
+
+Router::Router(std::shared_ptr<TaskQueue> queue, Clock clock, CloseFn close)
+    : queue_(std::move(queue)), clock_(std::move(clock)), close_(std::move(close)) {}
+
+Router::~Router() { queue_->Stop(); }
+
+void Router::Submit(RequestPtr request) {
+  queue_->Post([this, r = std::move(request)]() mutable { OnSubmit(std::move(r)); });
+}
+void Router::Cancel(RequestNumber request) {
+  queue_->Post([this, request] { Abort(request, AbortCause::kCancelled); });
+}
+
+void Router::SampleStopped(RequestNumber request) {
+  queue_->Post([this, request] {
+    const auto it = requests_.find(request.value);
+    if (it == requests_.end() || it->second.attach == 0) return;  // heard when it is placed
+    groups_.at(it->second.attach).engine->Poke(request);
+  });
+}
+
+void Router::DropAdapter(const Digest& digest) {
+  queue_->Post([this, digest] {
+    for (auto& [attach, group] : groups_) group.engine->DropAdapter(digest);
+  });
+}
+
+void Router::GroupUp(uint64_t attach, std::shared_ptr<GroupEngine> engine, uint32_t max_num_seqs) {
+  queue_->Post([this, attach, e = std::move(engine), max_num_seqs]() mutable {
+    Group& group = groups_[attach];
+    for (const ResidentAdapter& a : e->Snapshot().adapters) group.residents.insert(a.digest);
+    group.engine = std::move(e);
+    group.line_bound = std::max(kMinLine, max_num_seqs);
+    PlaceAll();
+  });
+}
+
+void Router::DrainGroup(uint64_t attach) {
+  queue_->Post([this, attach] {
+    const auto it = groups_.find(attach);
+    if (it == groups_.end()) return;
+    it->second.draining = true;
+    it->second.engine->Drain();
+  });
+}
+
+void Router::Admitted(uint64_t attach, RequestNumber request) {
+  queue_->Post([this, attach, request] {
+    const auto it = requests_.find(request.value);
+    if (it == requests_.end() || it->second.attach != attach) return;
+    LeaveLine(it->second);
+    PlaceAll();
+  });
+}
+
+void Router::Ended(uint64_t attach, RequestNumber request) {
+  queue_->Post([this, attach, request] {
+    const auto it = requests_.find(request.value);
+    if (it == requests_.end() || it->second.attach != attach) return;
+    LeaveLine(it->second);
+    --groups_.at(attach).outstanding;
+    requests_.erase(it);
+    PlaceAll();
+  });
+}
+
+void Router::Returned(uint64_t attach, std::vector<RequestPtr> requests) {
+  queue_->Post([this, attach, returned = std::move(requests)] {
+    for (const RequestPtr& request : returned) {
+      Known& known = requests_.at(request->number.value);
+      LeaveLine(known);
+      --groups_.at(attach).outstanding;
+      // It drains by the group's own wish: no more for it.
+      groups_.at(attach).draining = true;
+      known.attach = 0;
+      waiting_.insert(request->number.value);
+      if (request->abort != AbortCause::kNone) Abort(request->number, request->abort);
+    }
+    PlaceAll();
+  });
+}
+
+void Router::ResidencyChanged(uint64_t attach, const Digest& digest, bool resident) {
+  queue_->Post([this, attach, digest, resident] {
+    const auto it = groups_.find(attach);
+    if (it == groups_.end()) return;
+    if (resident) {
+      it->second.residents.insert(digest);
+    } else {
+      it->second.residents.erase(digest);
+    }
+    PlaceAll();
+  });
+}
+
+void Router::Gone(uint64_t attach) {
+  queue_->Post([this, attach] {
+    groups_.erase(attach);  // joins its thread, which has nothing left to say
+    PlaceAll();
+  });
+}
+
+void Router::OnSubmit(RequestPtr request) {
+  const RequestNumber number = request->number;
+  if (request->deadline != absl::InfiniteFuture()) {
+    queue_->PostAt(request->deadline, [this, number] { Abort(number, AbortCause::kDeadline); });
+  }
+  Known& known = requests_[number.value];
+  known.request = std::move(request);
+  waiting_.insert(number.value);
+  if (waiting_.size() == 1) {
+    PlaceOne(known);
+  } else {
+    PlaceAll();
+  }
+}
+
+void Router::Abort(RequestNumber number, AbortCause cause) {
+  const auto it = requests_.find(number.value);
+  if (it == requests_.end()) return;
+  AbortCause none = AbortCause::kNone;
+  it->second.request->abort.compare_exchange_strong(none, cause);
+  if (it->second.attach != 0) {
+    groups_.at(it->second.attach).engine->Poke(number);
+    return;
+  }
+  CloseHere(number, AbortStatus(*it->second.request));
+}
+
+void Router::CloseHere(RequestNumber number, const absl::Status& status) {
+  const RequestPtr request = std::move(requests_.at(number.value).request);
+  requests_.erase(number.value);
+  waiting_.erase(number.value);
+  request->closed = true;
+  close_(request, status);
+}
+
+void Router::LeaveLine(Known& known) {
+  if (known.line == Line::kNone) return;
+  Group& group = groups_.at(known.attach);
+  --(known.line == Line::kHot ? group.hot_line : group.cold_line);
+  known.line = Line::kNone;
+}
+
+// Oldest first; a request that no group has room for is passed over, so that those waiting for
+// cold adapters don't stop the others.
+void Router::PlaceAll() {
+  for (auto it = waiting_.begin(); it != waiting_.end();) {
+    const uint64_t number = *it++;
+    const bool any = std::any_of(groups_.begin(), groups_.end(), [](const auto& entry) {
+      const Group& g = entry.second;
+      return !g.draining && std::min(g.hot_line, g.cold_line) < g.line_bound;
+    });
+    if (!any) return;
+    PlaceOne(requests_.at(number));
+  }
+}
+
+bool Router::PlaceOne(Known& known) {
+  const AdapterHandle& adapter = known.request->resolved.adapter;
+  std::vector<PlacementView> views;
+  std::vector<uint64_t> attaches;
+  for (const auto& [attach, group] : groups_) {
+    attaches.push_back(attach);
+    views.push_back({.ready = !group.draining,
+                     .has_adapter = !adapter || group.residents.contains(adapter->digest),
+                     .hot_line = group.hot_line,
+                     .cold_line = group.cold_line,
+                     .outstanding = group.outstanding,
+                     .line_bound = group.line_bound});
+  }
+  const int chosen = Place(views);
+  if (chosen < 0) return false;
+  Group& group = groups_.at(attaches[static_cast<size_t>(chosen)]);
+  known.attach = attaches[static_cast<size_t>(chosen)];
+  known.line = views[static_cast<size_t>(chosen)].has_adapter ? Line::kHot : Line::kCold;
+  ++(known.line == Line::kHot ? group.hot_line : group.cold_line);
+  ++group.outstanding;
+  waiting_.erase(known.request->number.value);
+  group.engine->Submit(known.request);
+  return true;
+}
+
+}  // namespace rootstock

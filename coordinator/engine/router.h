@@ -1,0 +1,84 @@
+// The waiting queue and placement over groups.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <unordered_set>
+#include <vector>
+
+#include "coordinator/engine/group_engine.h"
+#include "coordinator/engine/live_request.h"
+#include "coordinator/engine/task_queue.h"
+
+namespace rootstock {
+
+// Which group takes a request: one that has its adapter, then the least loaded. Each group's line
+// is bounded, and so is the part of it that waits for adapters, so that neither fills the other's.
+// Pure; table-tested.
+struct PlacementView {
+  bool ready = false;
+  bool has_adapter = true;  // also for the base
+  uint32_t hot_line = 0;    // requests there that have not run yet, adapter on the device
+  uint32_t cold_line = 0;   // same, adapter not yet
+  uint32_t outstanding = 0;
+  uint32_t line_bound = 0;  // of each of the two
+};
+// Index into `groups`, or -1: the request waits.
+int Place(const std::vector<PlacementView>& groups);
+
+// Public calls are *thread-safe* (they post); the rest is *router thread only*.
+class Router {
+ public:
+  using CloseFn = std::function<void(const RequestPtr&, const absl::Status&)>;
+  Router(std::shared_ptr<TaskQueue> queue, Clock clock, CloseFn close);
+  ~Router();  // stops its thread, then the groups'
+
+  void Submit(RequestPtr request);
+  void Cancel(RequestNumber request);
+  void SampleStopped(RequestNumber request);
+  void DropAdapter(const Digest& digest);
+  // Groups by attach number.
+  void GroupUp(uint64_t attach, std::shared_ptr<GroupEngine> engine, uint32_t max_num_seqs);
+  void DrainGroup(uint64_t attach);
+  void Admitted(uint64_t attach, RequestNumber request);
+  void Ended(uint64_t attach, RequestNumber request);
+  void Returned(uint64_t attach, std::vector<RequestPtr> requests);
+  void ResidencyChanged(uint64_t attach, const Digest& digest, bool resident);
+  void Gone(uint64_t attach);
+
+ private:
+  enum class Line { kNone, kHot, kCold };
+  struct Known {
+    RequestPtr request;
+    uint64_t attach = 0;  // 0: waits here
+    Line line = Line::kNone;
+  };
+  struct Group {
+    std::shared_ptr<GroupEngine> engine;
+    bool draining = false;
+    uint32_t line_bound = 0;
+    uint32_t hot_line = 0;
+    uint32_t cold_line = 0;
+    uint32_t outstanding = 0;
+    std::unordered_set<Digest> residents;
+  };
+
+  void OnSubmit(RequestPtr request);
+  void Abort(RequestNumber number, AbortCause cause);
+  void LeaveLine(Known& known);
+  void PlaceAll();
+  bool PlaceOne(Known& known);
+  void CloseHere(RequestNumber number, const absl::Status& status);
+
+  const std::shared_ptr<TaskQueue> queue_;
+  const Clock clock_;
+  const CloseFn close_;
+  std::map<uint64_t, Group> groups_;
+  std::map<uint64_t, Known> requests_;  // by number: arrival order
+  std::set<uint64_t> waiting_;
+};
+
+}  // namespace rootstock
