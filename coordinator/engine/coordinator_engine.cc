@@ -107,9 +107,7 @@ absl::StatusOr<RequestNumber> CoordinatorEngine::Generate(GenerateRequest reques
   accepted.prompt_tokens = static_cast<int32_t>(resolved.prompt_tokens());
   sink->OnAccepted(accepted);
   const RequestNumber number = live->number;
-  // A weak pointer: the sink is the request's own. The router outlives every sink's use of it,
-  // since a closed or dropped request is no longer locked.
-  const std::weak_ptr<LiveRequest> weak = live;
+  const std::weak_ptr<LiveRequest> weak = live;  // which owns the sink
   live->sink = options_.text.open(
       {.n = request.n,
        .prompt_tokens = resolved.prompt,
@@ -118,12 +116,11 @@ absl::StatusOr<RequestNumber> CoordinatorEngine::Generate(GenerateRequest reques
        .skip_special_tokens = request.skip_special_tokens,
        .min_tokens = resolved.min_tokens,
        .prompt_logprobs = request.prompt_logprobs.has_value()},
-      std::move(sink), [this, weak, number](int sample) {
+      std::move(sink), [weak, signal = router_->StopSignal(number)](int sample) {
         const RequestPtr r = weak.lock();
         if (!r) return;
         r->stopped[static_cast<size_t>(sample)] = true;
-        const std::lock_guard lock(live_mutex_);
-        if (live_.contains(number.value)) router_->SampleStopped(number);
+        signal();
       });
   {
     const std::lock_guard lock(live_mutex_);
@@ -198,7 +195,7 @@ absl::Status CoordinatorEngine::Drain(absl::Time deadline) {
   draining_ = true;
   std::unique_lock lock(live_mutex_);
   while (!live_.empty()) {
-    const absl::Duration left = deadline - options_.clock();
+    const absl::Duration left = deadline - options_.wall_clock();
     if (left <= absl::ZeroDuration()) {
       return MakeError(absl::StatusCode::kDeadlineExceeded, Reason::kDeadlineExceeded, "drain", "",
                        absl::StrCat(live_.size(), " requests still run"));

@@ -55,6 +55,7 @@ GroupEngine::GroupEngine(GroupConfig config, std::shared_ptr<GroupLink> link,
   status_.state = "ready";
   status_.epoch = config_.report.epoch;
   status_.geometry = config_.report.geometry;
+  status_.compute_dtype = config_.report.compute_dtype;
   series_.epoch.Set(static_cast<double>(config_.report.epoch.attach));
 }
 
@@ -149,7 +150,8 @@ absl::Status GroupEngine::FitRequest(LiveRequest& request, const AdapterFootprin
 }
 
 void GroupEngine::OnSubmit(RequestPtr request) {
-  if (lost_ || draining_) {
+  if (lost_) return;  // the router takes it back when it hears of the loss
+  if (draining_) {
     callbacks_.returned({std::move(request)});
     return;
   }

@@ -40,12 +40,14 @@ void Router::Cancel(RequestNumber request) {
   queue_->Post([this, request] { Abort(request, AbortCause::kCancelled); });
 }
 
-void Router::SampleStopped(RequestNumber request) {
-  queue_->Post([this, request] {
-    const auto it = requests_.find(request.value);
-    if (it == requests_.end() || it->second.attach == 0) return;  // heard when it is placed
-    groups_.at(it->second.attach).engine->Poke(request);
-  });
+std::function<void()> Router::StopSignal(RequestNumber request) {
+  return [this, queue = queue_, request] {
+    queue->Post([this, request] {
+      const auto it = requests_.find(request.value);
+      if (it == requests_.end() || it->second.attach == 0) return;  // heard when it is placed
+      groups_.at(it->second.attach).engine->Poke(request);
+    });
+  };
 }
 
 void Router::DropAdapter(const Digest& digest) {
@@ -96,17 +98,25 @@ void Router::Ended(uint64_t attach, RequestNumber request) {
 void Router::Returned(uint64_t attach, std::vector<RequestPtr> requests) {
   queue_->Post([this, attach, returned = std::move(requests)] {
     for (const RequestPtr& request : returned) {
-      Known& known = requests_.at(request->number.value);
-      LeaveLine(known);
-      --groups_.at(attach).outstanding;
-      // It drains by the group's own wish: no more for it.
+      const auto it = requests_.find(request->number.value);
+      if (it == requests_.end() || it->second.attach != attach) continue;
+      // The group is lost or drains: no more for it.
       groups_.at(attach).draining = true;
-      known.attach = 0;
-      waiting_.insert(request->number.value);
-      if (request->abort != AbortCause::kNone) Abort(request->number, request->abort);
+      TakeBack(it->second);
     }
     PlaceAll();
   });
+}
+
+void Router::TakeBack(Known& known) {
+  LeaveLine(known);
+  if (const auto group = groups_.find(known.attach); group != groups_.end()) {
+    --group->second.outstanding;
+  }
+  known.attach = 0;
+  const LiveRequest& request = *known.request;
+  waiting_.insert(request.number.value);
+  if (request.abort != AbortCause::kNone) CloseHere(request.number, AbortStatus(request));
 }
 
 void Router::ResidencyChanged(uint64_t attach, const Digest& digest, bool resident) {
@@ -125,6 +135,15 @@ void Router::ResidencyChanged(uint64_t attach, const Digest& digest, bool reside
 void Router::Gone(uint64_t attach) {
   queue_->Post([this, attach] {
     groups_.erase(attach);  // joins its thread, which has nothing left to say
+    // What was on its way to the group when it was lost.
+    std::vector<uint64_t> numbers;
+    for (const auto& [number, known] : requests_) {
+      if (known.attach == attach) numbers.push_back(number);
+    }
+    for (const uint64_t number : numbers) {
+      requests_.at(number).line = Line::kNone;
+      TakeBack(requests_.at(number));
+    }
     PlaceAll();
   });
 }

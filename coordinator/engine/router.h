@@ -38,7 +38,8 @@ class Router {
 
   void Submit(RequestPtr request);
   void Cancel(RequestNumber request);
-  void SampleStopped(RequestNumber request);
+  // To be called when `stopped` was set; may be called after the router's end.
+  std::function<void()> StopSignal(RequestNumber request);
   void DropAdapter(const Digest& digest);
   // Groups by attach number.
   void GroupUp(uint64_t attach, std::shared_ptr<GroupEngine> engine, uint32_t max_num_seqs);
@@ -69,6 +70,7 @@ class Router {
   void OnSubmit(RequestPtr request);
   void Abort(RequestNumber number, AbortCause cause);
   void LeaveLine(Known& known);
+  void TakeBack(Known& known);
   void PlaceAll();
   bool PlaceOne(Known& known);
   void CloseHere(RequestNumber number, const absl::Status& status);

@@ -1,0 +1,345 @@
+#include "coordinator/engine/testing/fake_group.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/engine/testing/toy_model.h"
+
+namespace rootstock {
+
+class FakeGroup::Link : public GroupLink {
+ public:
+  explicit Link(FakeGroup* group) : group_(group) {}
+  void Send(Command command) override {
+    if (group_ != nullptr) group_->Receive(std::move(command));
+  }
+  void SendLeave() override {
+    if (group_ != nullptr) group_->left = true;
+  }
+  void Cut() { group_ = nullptr; }
+
+ private:
+  FakeGroup* group_;
+};
+
+FakeGroup::FakeGroup(std::string name, uint32_t num_pages, uint32_t page_tokens)
+    : geometry{num_pages, 4096, page_tokens}, memory_(size_t{num_pages} * page_tokens) {
+  info.name = std::move(name);
+  info.pool = "unified";
+  info.build = "build-1";
+  info.tp_size = 2;
+  info.model_fingerprint = Sha256Of("the base");
+  info.ranks = {{"host", "cpu", "build-1", 1, 0}, {"host", "cpu", "build-1", 2, 0}};
+}
+
+absl::Status FakeGroup::Attach(GroupDirectory& directory, bool keep_adapters) {
+  const auto order = directory.OnHello(info);
+  if (!order.ok()) return order.status();
+  order_ = *order;
+  slots_.clear();
+  steps_.clear();
+  others_.clear();
+  last_step_naming_.clear();
+  last_completed_step_ = last_id_ = CommandId(0);
+  if (!keep_adapters) residents_.clear();
+  std::erase_if(residents_, [](const auto& r) { return !r.second.complete || r.second.leaving; });
+  std::set<uint32_t> kept;
+  AttachReport report{order_.epoch, geometry, DType::kF32, {}};
+  for (const auto& [digest, resident] : residents_) {
+    for (const PageId page : resident.pages) kept.insert(page.value);
+    report.adapters.push_back({digest, resident.layout_id, resident.pages});
+  }
+  for (uint32_t page = 0; page < geometry.num_pages; ++page) {
+    if (!kept.contains(page)) Poison(page);
+  }
+  link_ = std::make_shared<Link>(this);
+  const auto listener = directory.OnAttached(info, report, link_);
+  if (!listener.ok()) {
+    link_.reset();
+    return listener.status();
+  }
+  listener_ = *listener;
+  return absl::OkStatus();
+}
+
+void FakeGroup::Die(const absl::Status& why) {
+  if (!link_) return;
+  link_->Cut();
+  link_.reset();
+  steps_.clear();
+  others_.clear();
+  listener_->OnLost(why);
+  listener_.reset();
+}
+
+void FakeGroup::HoldFetch(const Digest& digest, bool hold) {
+  if (hold) {
+    held_.insert(digest);
+  } else {
+    held_.erase(digest);
+  }
+}
+
+std::set<Digest> FakeGroup::residents() const {
+  std::set<Digest> out;
+  for (const auto& [digest, r] : residents_) {
+    if (r.complete && !r.leaving) out.insert(digest);
+  }
+  return out;
+}
+
+void FakeGroup::Poison(uint32_t page) {
+  for (uint32_t i = 0; i < geometry.page_tokens; ++i) Memory(page, i) = 0xdeadbeefull + page * 31 + i;
+}
+
+void FakeGroup::Receive(Command command) {
+  if (command.id <= last_id_) Violation("command ids do not ascend");
+  last_id_ = command.id;
+  if (command.epoch != order_.epoch) Violation("a command of another epoch");
+  if (auto* plan = std::get_if<StepPlan>(&command.kind)) {
+    ++plans;
+    ticks += plan->rows.empty();
+    if (keep_log) log.push_back(*plan);
+    CheckStep(command.id, *plan);
+    std::vector<std::shared_ptr<Slot>> slots;
+    for (const PlanRow& row : plan->rows) slots.push_back(slots_[row.slot.value]);
+    steps_.push_back({{command.id, std::move(command.kind)}, std::move(slots)});
+    if (steps_.size() > 2) Violation("more than two steps are not completed");
+    return;
+  }
+  if (auto* release = std::get_if<ReleaseSlots>(&command.kind)) {
+    for (const SequenceSlot slot : release->slots) {
+      if (slots_.erase(slot.value) == 0) Violation("a slot released without being held");
+    }
+  } else if (auto* load = std::get_if<LoadAdapter>(&command.kind)) {
+    ++loads;
+    CheckLoad(*load);
+    for (size_t i = 0; i < load->pages.size(); ++i) {
+      Poison(load->pages[i].value);
+      Memory(load->pages[i].value, 0) = toy::AdapterCell(load->digest, i);
+    }
+    residents_[load->digest] = {load->pages, load->layout_id, false, false};
+  } else if (auto* drop = std::get_if<DropAdapter>(&command.kind)) {
+    ++drops;
+    if (drop->from_disk) fetched_.erase(drop->digest);
+    if (const auto it = residents_.find(drop->digest); it != residents_.end()) {
+      it->second.leaving = true;
+      for (const PageId page : it->second.pages) {
+        if (last_step_naming_[page.value] > last_completed_step_) {
+          Violation("dropped under a step that is not completed");
+        }
+        Poison(page.value);
+      }
+    }
+  } else {
+    ++prefetches;
+  }
+  others_.push_back({command.id, std::move(command.kind)});
+}
+
+void FakeGroup::CheckStep(CommandId id, const StepPlan& plan) {
+  uint32_t tokens = 0;
+  std::set<Digest> adapters;
+  for (const NewSequence& s : plan.new_sequences) {
+    if (slots_.contains(s.slot.value)) Violation("a slot given again before its Release");
+    if (s.slot.value >= order_.limits.max_num_seqs) Violation("a slot beyond max_num_seqs");
+    auto slot = std::make_shared<Slot>();
+    slot->sequence = s;
+    slot->outputs = s.num_tokens - s.num_prompt_tokens;
+    slots_[s.slot.value] = std::move(slot);
+  }
+  std::set<uint32_t> seen;
+  for (const PlanRow& row : plan.rows) {
+    if (!slots_.contains(row.slot.value)) {
+      Violation("a row of an unknown slot");
+      slots_[row.slot.value] = std::make_shared<Slot>();
+    }
+    if (!seen.insert(row.slot.value).second) Violation("two rows of one slot");
+    tokens += row.query_len;
+    CheckRow(id, row);
+    for (const AdapterSpan& span : slots_[row.slot.value]->sequence.spans) {
+      for (const AdapterUse& use : span.adapters) {
+        adapters.insert(use.adapter);
+        const auto it = residents_.find(use.adapter);
+        if (it == residents_.end() || !it->second.complete || it->second.leaving) {
+          Violation("a row names an adapter that is not on the device");
+        } else {
+          for (const PageId page : it->second.pages) last_step_naming_[page.value] = id;
+        }
+      }
+    }
+  }
+  most_adapters_in_a_step =
+      std::max(most_adapters_in_a_step, static_cast<uint32_t>(adapters.size()));
+  if (tokens > order_.limits.max_num_batched_tokens) Violation("over max_num_batched_tokens");
+  if (plan.rows.size() > order_.limits.max_num_seqs) Violation("over max_num_seqs");
+  rows += plan.rows.size();
+}
+
+void FakeGroup::CheckRow(CommandId id, const PlanRow& row) {
+  Slot& slot = *slots_[row.slot.value];
+  for (const PageId page : row.pages) {
+    CheckNewPage(page);
+    slot.pages.push_back(page.value);
+  }
+  if (row.tokens.empty() ? (!slot.sampled || row.query_len != 1)
+                         : row.tokens.size() != row.query_len) {
+    Violation("a row without its tokens");
+  }
+  // A fresh slot may start behind shared pages, else rows follow each other without gap.
+  const bool start = slot.next_position == 0 && row.position % geometry.page_tokens == 0;
+  if (row.position != slot.next_position && !start) Violation("a gap in positions");
+  slot.next_position = row.position + row.query_len;
+  if (slot.pages.size() * geometry.page_tokens < slot.next_position) Violation("a page is missing");
+  // No page is written by two.
+  for (uint32_t p = row.position / geometry.page_tokens;
+       p <= (slot.next_position - 1) / geometry.page_tokens && p < slot.pages.size(); ++p) {
+    for (const auto& [other, state] : slots_) {
+      if (other != row.slot.value && std::count(state->pages.begin(), state->pages.end(), slot.pages[p]) > 0) {
+        Violation("a page written by two");
+      }
+    }
+  }
+  for (const uint32_t page : slot.pages) last_step_naming_[page] = id;
+  if (row.output == RowOutput::kToken || row.output == RowOutput::kTokenAndPromptLogprobs) {
+    slot.sampled = true;
+  }
+}
+
+void FakeGroup::CheckNewPage(PageId page) {
+  if (page.value == 0 || page.value >= geometry.num_pages) Violation("scratch or unknown page");
+  for (const auto& [digest, resident] : residents_) {
+    if (std::count(resident.pages.begin(), resident.pages.end(), page) > 0) {
+      Violation("KV on a page that an adapter, a Load or a Drop holds");
+    }
+  }
+}
+
+void FakeGroup::CheckLoad(const LoadAdapter& load) {
+  if (!fetched_.contains(load.digest)) Violation("a Load before its content was there");
+  if (residents_.contains(load.digest)) Violation("loaded twice");
+  if (load.pages.size() != toy::FootprintOf(load.digest).pages) Violation("wrong page count");
+  for (const PageId page : load.pages) {
+    CheckNewPage(page);
+    if (last_step_naming_[page.value] > last_completed_step_) {
+      Violation("a Load on a page named by a step that is not completed");
+    }
+    for (const auto& [id, slot] : slots_) {
+      if (std::count(slot->pages.begin(), slot->pages.end(), page.value) > 0) {
+        Violation("a Load on a page of a live sequence");
+      }
+    }
+  }
+}
+
+uint64_t FakeGroup::AdapterKeyOnDevice(const NewSequence& sequence) {
+  if (sequence.spans.empty()) return 0;
+  uint64_t key = 0;
+  for (const PageId page : residents_[sequence.spans[0].adapters[0].adapter].pages) {
+    key = toy::Mix(key, Memory(page.value, 0));
+  }
+  return key;
+}
+
+RowResult FakeGroup::ExecuteRow(const PlanRow& row) {
+  Slot& slot = *(*executing_)[executing_row_++];
+  if (slot.over) most_wasted_rows = std::max(most_wasted_rows, ++slot.wasted);
+  const uint64_t key = AdapterKeyOnDevice(slot.sequence);
+  const auto cell = [&](uint32_t position) -> uint64_t& {
+    return Memory(slot.pages[position / geometry.page_tokens], position % geometry.page_tokens);
+  };
+  uint64_t context = 0;
+  for (uint32_t p = 0; p < row.position; ++p) context = toy::Mix(context, cell(p));
+  RowResult out;
+  out.slot = row.slot;
+  const bool prompt_logprobs = row.output == RowOutput::kPromptLogprobs ||
+                               row.output == RowOutput::kTokenAndPromptLogprobs;
+  for (uint32_t i = 0; i < row.query_len; ++i) {
+    const uint32_t position = row.position + i;
+    const int32_t token = row.tokens.empty() ? slot.last_token : row.tokens[i];
+    cell(position) = toy::Cell(context, token, key);
+    context = toy::Mix(context, cell(position));
+    if (prompt_logprobs && position > 0 && position < slot.sequence.num_prompt_tokens) {
+      out.prompt_logprobs.push_back({token, -static_cast<float>(position), 1, {}});
+    }
+  }
+  if (row.output == RowOutput::kToken || row.output == RowOutput::kTokenAndPromptLogprobs) {
+    slot.last_token = toy::Sample(context, slot.sequence.seed, slot.sequence.sample_index,
+                                  row.position + row.query_len);
+    out.tokens = {slot.last_token};
+    ++slot.outputs;
+    if (slot.sequence.sampling.logprobs >= 0) {
+      out.logprobs.push_back({slot.last_token, -1.0f, 1, {}});
+    }
+    slot.over |= toy::EosEnds(slot.sequence.seed) && slot.last_token == toy::kEos;
+  }
+  return out;
+}
+
+StepResult FakeGroup::Execute(const StepPlan& plan) {
+  StepResult result;
+  std::set<Digest> adapters;
+  executing_row_ = 0;
+  for (const PlanRow& row : plan.rows) {
+    const Slot& slot = *(*executing_)[executing_row_];
+    if (!slot.sequence.spans.empty()) adapters.insert(slot.sequence.spans[0].adapters[0].adapter);
+    RowResult out = ExecuteRow(row);
+    if (row.output != RowOutput::kNone) result.rows.push_back(std::move(out));
+  }
+  result.distinct_adapters = static_cast<uint32_t>(adapters.size());
+  result.duration_us = 1000;
+  return result;
+}
+
+void FakeGroup::CompleteStep() {
+  auto [pending, slots] = std::move(steps_.front());
+  steps_.pop_front();
+  executing_ = &slots;
+  StepResult result = Execute(std::get<StepPlan>(pending.kind));
+  last_completed_step_ = pending.id;
+  listener_->OnCompletion({pending.id, absl::OkStatus(), std::move(result)});
+}
+
+void FakeGroup::CompleteOther(size_t index) {
+  Pending pending = std::move(others_[index]);
+  others_.erase(others_.begin() + static_cast<long>(index));
+  absl::Status outcome;
+  if (const auto* fetch = std::get_if<PrefetchAdapter>(&pending.kind)) {
+    if (auto node = fail_fetch_.extract(fetch->digest); !node.empty()) {
+      outcome = node.mapped();
+    } else {
+      fetched_.insert(fetch->digest);
+    }
+  } else if (const auto* load = std::get_if<LoadAdapter>(&pending.kind)) {
+    if (auto node = fail_load_.extract(load->digest); !node.empty()) {
+      outcome = node.mapped();
+      residents_.erase(load->digest);
+    } else {
+      residents_[load->digest].complete = true;
+    }
+  } else if (const auto* drop = std::get_if<DropAdapter>(&pending.kind)) {
+    residents_.erase(drop->digest);
+  }
+  listener_->OnCompletion({pending.id, outcome, {}});
+}
+
+bool FakeGroup::CompleteAll() {
+  bool any = false;
+  for (size_t n = steps_.size(); n > 0; --n) {
+    CompleteStep();
+    any = true;
+  }
+  for (size_t i = 0; i < others_.size();) {
+    const auto* fetch = std::get_if<PrefetchAdapter>(&others_[i].kind);
+    if (fetch != nullptr && held_.contains(fetch->digest)) {
+      ++i;
+      continue;
+    }
+    CompleteOther(i);
+    any = true;
+  }
+  return any;
+}
+
+}  // namespace rootstock

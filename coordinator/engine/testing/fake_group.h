@@ -1,0 +1,110 @@
+// A worker group in memory: executes plans with the toy model on simulated pages, and checks the
+// contract of PROTOCOL.md at every command.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "coordinator/cluster/group_link.h"
+
+namespace rootstock {
+
+// Loads and drops touch their pages the moment they are sent, steps only when they complete: the
+// worst that the contract allows. Test thread only.
+class FakeGroup {
+ public:
+  FakeGroup(std::string name, uint32_t num_pages, uint32_t page_tokens);
+
+  // One attach: hello, report, listener. Survivors keep their pages, all other memory is poisoned.
+  absl::Status Attach(GroupDirectory& directory, bool keep_adapters = true);
+  void Die(const absl::Status& why = absl::UnavailableError("rank 1 died"));
+  bool attached() const { return link_ != nullptr; }
+
+  // What is sent and not completed.
+  size_t pending_steps() const { return steps_.size(); }
+  size_t pending_others() const { return others_.size(); }
+  void CompleteStep();
+  void CompleteOther(size_t index);
+  // Completes all, again and again while `run` makes more; false if nothing was pending.
+  bool CompleteAll();
+
+  // Next fetch or load of the digest fails with the status.
+  void FailFetch(const Digest& digest, absl::Status why) { fail_fetch_[digest] = std::move(why); }
+  void FailLoad(const Digest& digest, absl::Status why) { fail_load_[digest] = std::move(why); }
+  // Fetches of the digest stay pending in CompleteAll.
+  void HoldFetch(const Digest& digest, bool hold);
+  void AskToLeave() { listener_->OnLeaving(); }
+
+  GroupInfo info;
+  PageGeometry geometry;
+  std::vector<std::string> violations;
+  uint32_t most_adapters_in_a_step = 0;
+  uint64_t plans = 0, ticks = 0, rows = 0, loads = 0, prefetches = 0, drops = 0;
+  uint64_t most_wasted_rows = 0;  // of one sequence after its last token
+  bool left = false;
+  std::vector<StepPlan> log;  // every plan, when kept
+  bool keep_log = false;
+  std::set<Digest> residents() const;
+  Epoch epoch() const { return order_.epoch; }
+
+ private:
+  class Link;
+  struct Slot {
+    NewSequence sequence;
+    std::vector<uint32_t> pages;
+    uint32_t next_position = 0;  // by plans sent
+    bool sampled = false;        // by plans sent
+    // By plans executed.
+    int32_t last_token = -1;
+    uint32_t outputs = 0;
+    bool over = false;
+    uint64_t wasted = 0;
+  };
+  struct Resident {
+    std::vector<PageId> pages;
+    uint64_t layout_id = 0;
+    bool complete = false;
+    bool leaving = false;
+  };
+  struct Pending {
+    CommandId id;
+    decltype(Command::kind) kind;
+  };
+
+  void Receive(Command command);
+  void CheckStep(CommandId id, const StepPlan& plan);
+  void CheckRow(CommandId id, const PlanRow& row);
+  void CheckNewPage(PageId page);
+  void CheckLoad(const LoadAdapter& load);
+  StepResult Execute(const StepPlan& plan);
+  RowResult ExecuteRow(const PlanRow& row);
+  uint64_t AdapterKeyOnDevice(const NewSequence& sequence);
+  uint64_t& Memory(uint32_t page, uint32_t offset) { return memory_[page * geometry.page_tokens + offset]; }
+  void Poison(uint32_t page);
+  void Violation(const std::string& text) { violations.push_back(text); }
+
+  std::shared_ptr<Link> link_;
+  std::shared_ptr<GroupListener> listener_;
+  GroupDirectory::Order order_;
+  // Slots as the stream of sent commands leaves them, and their executed twins.
+  std::map<uint32_t, std::shared_ptr<Slot>> slots_;
+  std::deque<std::pair<Pending, std::vector<std::shared_ptr<Slot>>>> steps_;
+  std::vector<Pending> others_;
+  std::map<Digest, Resident> residents_;
+  std::set<Digest> fetched_;
+  std::map<Digest, absl::Status> fail_fetch_, fail_load_;
+  std::set<Digest> held_;
+  std::vector<uint64_t> memory_;
+  std::map<uint32_t, CommandId> last_step_naming_;  // by page
+  CommandId last_completed_step_{0};
+  CommandId last_id_{0};
+  const std::vector<std::shared_ptr<Slot>>* executing_ = nullptr;
+  size_t executing_row_ = 0;
+};
+
+}  // namespace rootstock
