@@ -1,6 +1,7 @@
 #include "coordinator/tokenizer/regex_properties.h"
 
 #include <unicode/uchar.h>
+#include <unicode/uscript.h>
 
 #include <cstdint>
 #include <cstdio>
@@ -36,6 +37,30 @@ std::string Set(bool negated, std::string_view members) {
   return absl::StrCat(negated ? "[^" : "[", std::string(members), "]");
 }
 
+// What Unicode 15.1 and 16.0 added to scripts that were there before.
+constexpr struct {
+  UScriptCode script;
+  const char* members;
+} kNewScriptMembers[] = {
+    {USCRIPT_ARABIC, "\\x{897}\\x{10EC2}-\\x{10EC4}\\x{10EFC}"},
+    {USCRIPT_BALINESE, "\\x{1B4E}\\x{1B4F}\\x{1B7F}"},
+    {USCRIPT_CYRILLIC, "\\x{1C89}\\x{1C8A}"},
+    {USCRIPT_EGYPTIAN_HIEROGLYPHS, "\\x{13460}-\\x{143FA}"},
+    {USCRIPT_HAN, "\\x{2EBF0}-\\x{2EE5D}"},
+    {USCRIPT_KAWI, "\\x{11F5A}"},
+    {USCRIPT_KHITAN_SMALL_SCRIPT, "\\x{18CFF}"},
+    {USCRIPT_LATIN, "\\x{A7CB}-\\x{A7CD}\\x{A7DA}-\\x{A7DC}"},
+    {USCRIPT_MYANMAR, "\\x{116D0}-\\x{116E3}"},
+};
+
+std::string ScriptSet(const std::string& name, int32_t script, bool negated) {
+  std::string members = absl::StrCat("\\p{Script=", name, "}");
+  for (const auto& row : kNewScriptMembers) {
+    if (row.script == script) members += row.members;
+  }
+  return Set(negated, members);
+}
+
 std::string CategorySet(const std::string& name, uint32_t mask, bool negated) {
   std::string members = absl::StrCat("\\p{", name, "}");
   if (mask & U_GC_CN_MASK) {
@@ -56,12 +81,9 @@ absl::StatusOr<std::string> PropertySet(std::string_view name, bool negated) {
   const int32_t mask = u_getPropertyValueEnum(UCHAR_GENERAL_CATEGORY_MASK, key.c_str());
   if (mask != UCHAR_INVALID_CODE) return CategorySet(key, static_cast<uint32_t>(mask), negated);
   if (key == "White_Space" || key == "Space") return Set(negated, "\\p{White_Space}");
-  if (key == "Alphabetic" || key == "Alpha") {
-    return Set(negated, "\\p{Alphabetic}" + NewMembers(U_GC_L_MASK | U_GC_NL_MASK));
-  }
-  if (u_getPropertyValueEnum(UCHAR_SCRIPT, key.c_str()) != UCHAR_INVALID_CODE) {
-    const std::string added = key == "Han" ? Range(0x2EBF0, 0x2EE5D) : "";
-    return Set(negated, absl::StrCat("\\p{Script=", key, "}", added));
+  const int32_t script = u_getPropertyValueEnum(UCHAR_SCRIPT, key.c_str());
+  if (script != UCHAR_INVALID_CODE && script != USCRIPT_COMMON) {
+    return ScriptSet(key, script, negated);
   }
   return absl::UnimplementedError(absl::StrCat("pattern property \\p{", key, "}"));
 }

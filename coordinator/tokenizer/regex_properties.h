@@ -8,8 +8,8 @@
 
 namespace rootstock {
 
-// \p{name} (or, negated, \P{name}) as an ICU set: general categories, scripts, White_Space and
-// Alphabetic. UNIMPLEMENTED for any other.
+// \p{name} (or, negated, \P{name}) as an ICU set: general categories, scripts but Common,
+// White_Space. UNIMPLEMENTED for any other.
 absl::StatusOr<std::string> PropertySet(std::string_view name, bool negated);
 
 // \w and, negated, \W.

@@ -87,7 +87,7 @@ std::string Lowercase(std::string_view text) {
     if (c == U'\u0130') {
       result += "i\u0307";
     } else {
-      AppendUtf8(u_tolower(static_cast<UChar32>(c)), result);
+      AppendUtf8(NewLowercaseOf(u_tolower(static_cast<UChar32>(c))), result);
     }
   }
   return result;
@@ -95,14 +95,22 @@ std::string Lowercase(std::string_view text) {
 
 bool IsWhitespace(char32_t c) { return u_isUWhiteSpace(static_cast<UChar32>(c)); }
 
-bool IsNumber(char32_t c) { return CategoryMask(c) & (U_GC_ND_MASK | U_GC_NL_MASK | U_GC_NO_MASK); }
+bool IsNumber(char32_t c) {
+  const bool unicode_17 = (c >= 0x11DE0 && c <= 0x11DE9) || (c >= 0x16FF4 && c <= 0x16FF6);
+  return unicode_17 || (CategoryMask(c) & (U_GC_ND_MASK | U_GC_NL_MASK | U_GC_NO_MASK));
+}
 
 bool IsPunctuation(char32_t c) {
   if (c < 0x80) return c > 0x20 && c < 0x7F && !u_isalnum(static_cast<UChar32>(c));
+  if (c == 0x166D || c == 0x111C9) return true;  // Unicode 12 and 11 put them elsewhere.
   return (CategoryMask(c) & U_GC_P_MASK) && AssignedBy(c, 8);
 }
 
-bool IsCombiningMark(char32_t c) { return (CategoryMask(c) & U_GC_M_MASK) && AssignedBy(c, 9); }
+bool IsCombiningMark(char32_t c) {
+  if (c == 0x1CF2 || c == 0x1CF3) return true;  // Unicode 12 made them letters ...
+  if (c == 0x111C9) return false;               // ... and Unicode 11 this one a mark.
+  return (CategoryMask(c) & U_GC_M_MASK) && AssignedBy(c, 9);
+}
 
 bool IsWordCharacter(char32_t c) {
   return u_hasBinaryProperty(static_cast<UChar32>(c), UCHAR_ALPHABETIC) ||

@@ -1,8 +1,8 @@
 // Unicode properties and normal forms, as the reference implementation's libraries define them.
 //
 // They follow different versions of the Unicode standard than ICU: normal forms and combining marks
-// 9.0, punctuation 8.0, split patterns, \w, numbers and lower case 16.0. ICU's data is narrowed or
-// widened to these, so that a text gets the ids that the model was trained with.
+// 9.0, punctuation 8.0, split patterns and \w 16.0, numbers and lower case 17.0. ICU's data is
+// narrowed or widened to these, so that a text gets the ids that the model was trained with.
 #pragma once
 
 #include <string>
@@ -30,6 +30,9 @@ struct NewCharacters {
   char32_t last;
   const char* category;  // Two letters, for example "Lu".
 };
+// The small letter of a capital that Unicode 15.1 or later added; `c` itself for other characters.
+char32_t NewLowercaseOf(char32_t c);
+
 // Ascending. `count` receives the number of rows.
 const NewCharacters* NewCharacterTable(size_t& count);
 

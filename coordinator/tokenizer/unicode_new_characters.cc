@@ -1,5 +1,6 @@
-// Characters that Unicode 15.1 and 16.0 added, with their general categories (UnicodeData.txt).
+// Characters that Unicode 15.1 and later added, from their UnicodeData.txt.
 #include <cstddef>
+#include <iterator>
 
 #include "coordinator/tokenizer/unicode.h"
 
@@ -37,7 +38,29 @@ constexpr NewCharacters kNewCharacters[] = {
     {0x1FBCB, 0x1FBEF, "So"}, {0x2EBF0, 0x2EE5D, "Lo"},
 };
 
+struct NewLowercase {
+  char32_t first;
+  char32_t last;
+  int offset;  // From a capital to its small letter.
+};
+
+// Ascending; up to Unicode 17.0.
+constexpr NewLowercase kNewLowercase[] = {
+    {0x1C89, 0x1C89, 1},    {0xA7CB, 0xA7CB, 0x264 - 0xA7CB},
+    {0xA7CC, 0xA7CC, 1},    {0xA7CE, 0xA7CE, 1},
+    {0xA7D2, 0xA7D2, 1},    {0xA7D4, 0xA7D4, 1},
+    {0xA7DA, 0xA7DA, 1},    {0xA7DC, 0xA7DC, 0x19B - 0xA7DC},
+    {0x10D50, 0x10D65, 32}, {0x16EA0, 0x16EB8, 27},
+};
+
 }  // namespace
+
+char32_t NewLowercaseOf(char32_t c) {
+  for (const NewLowercase& row : kNewLowercase) {
+    if (c >= row.first && c <= row.last) return c + row.offset;
+  }
+  return c;
+}
 
 const NewCharacters* NewCharacterTable(size_t& count) {
   count = std::size(kNewCharacters);
