@@ -163,6 +163,20 @@ std::string TargetsShown(const PeftConfig& config) {
   return absl::StrCat("[", absl::StrJoin(config.target_modules, ", "), "]").substr(0, 200);
 }
 
+// Could a list of targets name anything in the model? Regexes are asked of the file's modules only.
+absl::Status CheckTargetsKnown(const PeftConfig& config) {
+  if (config.targets_are_regex) return absl::OkStatus();
+  for (const std::string& target : config.target_modules) {
+    const std::string leaf = target.substr(target.rfind('.') + 1);  // npos + 1 is 0
+    if (ModuleFromName(leaf) || leaf == "qkv_proj" || leaf == "gate_up_proj") {
+      return absl::OkStatus();
+    }
+  }
+  return InvalidField(Reason::kModuleUnknown, "target_modules", TargetsShown(config),
+                      "names no module of the model that adapters may attach to: no module "
+                      "attached");
+}
+
 }  // namespace
 
 absl::StatusOr<PeftAdapter> LoadPeftAdapter(const std::filesystem::path& dir,
@@ -170,6 +184,7 @@ absl::StatusOr<PeftAdapter> LoadPeftAdapter(const std::filesystem::path& dir,
   RETURN_IF_ERROR(CheckPeftDirectory(dir));
   ASSIGN_OR_RETURN(const std::string text, ReadPeftConfigFile(dir));
   ASSIGN_OR_RETURN(const PeftConfig config, ParsePeftConfig(text));
+  RETURN_IF_ERROR(CheckTargetsKnown(config));
   ASSIGN_OR_RETURN(TargetRules rules, TargetRules::Create(config));
   ASSIGN_OR_RETURN(const SteadyFile file, OpenPeftWeights(dir));
   ASSIGN_OR_RETURN(const WeightsReader reader, WeightsReader::Create(file, limits));

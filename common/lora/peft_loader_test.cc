@@ -74,12 +74,14 @@ TEST_F(PeftLoaderTest, A1_TensorsThatTheConfigLeavesOutAreRefused) {
 }
 
 TEST_F(PeftLoaderTest, A2_NothingAttachedIsRefused) {
-  ExpectRefused(TestConfig(R"("target_modules": ["c_attn"])"), {}, Reason::kNothingAttached,
-                "c_attn");
   ExpectRefused(TestConfig(R"("target_modules": ["c_attn"])"), QvTensors(model_, 8),
-                Reason::kUnattachedTensor, "c_attn");
+                Reason::kModuleUnknown, "c_attn");
   ExpectRefused(TestConfig(R"("target_modules": ["lm_head", "embed_tokens"])"), {},
-                Reason::kNothingAttached, "no module attached");
+                Reason::kModuleUnknown, "no module attached");
+  ExpectRefused(TestConfig(R"("target_modules": ".*c_attn")"), QvTensors(model_, 8),
+                Reason::kUnattachedTensor, "c_attn");
+  ExpectRefused(TestConfig(R"("target_modules": ".*c_attn")"), {}, Reason::kNothingAttached,
+                "c_attn");
 }
 
 TEST_F(PeftLoaderTest, A4_ModulesAreKeptPerLayer) {
@@ -181,8 +183,9 @@ TEST_F(PeftLoaderTest, G4_AnAdapterOfAnotherBaseIsRefused) {
   ExpectRefused(TestConfig(), QvTensors(other, 8), Reason::kUnattachedTensor, "layers.3");
   TestTensors gpt2;
   AddPair(gpt2, "base_model.model.transformer.h.0.attn.c_attn", 8, 64, 192);
-  ExpectRefused(TestConfig(R"("target_modules": ["c_attn"])"), gpt2, Reason::kUnattachedTensor,
+  ExpectRefused(TestConfig(R"("target_modules": ["c_attn"])"), gpt2, Reason::kModuleUnknown,
                 "c_attn");
+  ExpectRefused(TestConfig(), gpt2, Reason::kUnattachedTensor, "c_attn");
 }
 
 TEST_F(PeftLoaderTest, G6_AllZeroIsAnAdapterAndEmptyIsRefused) {

@@ -48,6 +48,14 @@ bool AppendEscape(const std::string& in, size_t& i, std::string& out) {
   return true;
 }
 
+// "(?i)" and the like at `i`: Python wants flags for the rest of a pattern at its very beginning.
+bool IsLateFlag(const std::string& in, size_t i) {
+  if (i == 0 || in.compare(i, 2, "(?") != 0) return false;
+  size_t end = i + 2;
+  while (end < in.size() && std::isalpha(static_cast<unsigned char>(in[end]))) ++end;
+  return end > i + 2 && end < in.size() && in[end] == ')';
+}
+
 }  // namespace
 
 std::optional<std::string> PythonToIcu(const std::string& in) {
@@ -72,7 +80,7 @@ std::optional<std::string> PythonToIcu(const std::string& in) {
     } else if (in.compare(i, 4, "(?P<") == 0) {
       out += "(?<";
       i += 3;
-    } else if (in.compare(i, 3, "(?P") == 0) {
+    } else if (in.compare(i, 3, "(?P") == 0 || IsLateFlag(in, i)) {
       return std::nullopt;
     } else if (in.compare(i, 2, "{,") == 0) {
       out += "{0,";

@@ -134,11 +134,12 @@ TEST(PythonPattern, TranslationKeepsPythonsMeaning) {
   EXPECT_EQ(PythonToIcu(R"(a\.b\Z)"), R"(a\.b\z)");
   EXPECT_EQ(PythonToIcu("(?P<n>x)"), "(?<n>x)");
   EXPECT_EQ(PythonToIcu("a{,3}"), "a{0,3}");
+  EXPECT_EQ(PythonToIcu("(?i)a(?i:b)"), "(?i)a(?i:b)");
   EXPECT_EQ(PythonToIcu("[a[b]"), "[a\\[b]");
   EXPECT_EQ(PythonToIcu("[]a]"), "[\\]a]");
   EXPECT_EQ(PythonToIcu("[^]a&&b]"), "[^\\]a\\&\\&b]");
   for (const char* different :
-       {R"(\Qa\E)", R"(\p{L})", R"(\h)", R"(\z)", "(?P>x)", "[a--b]", "\\", "[a"}) {
+       {R"(\Qa\E)", R"(\p{L})", R"(\h)", R"(\z)", "(?P>x)", "a(?i)b", "[a--b]", "\\", "[a"}) {
     EXPECT_FALSE(PythonToIcu(different).has_value()) << different;
   }
 }
