@@ -12,17 +12,23 @@ constexpr int kStride = kChunk + 16;  // floats; not a multiple of the cache's s
 constexpr int kStep = 8;              // k between prefetches
 constexpr int kMaxVecs = kMaxPackedRows / kLanes;
 
-// Cache lines of the next tile, a few at a time.
+// Cache lines of the next tile, a few at a time, into the second cache: the first is full of this
+// one.
 struct Prefetch {
-  const char* base = nullptr;
+  const char* row = nullptr;
   size_t row_bytes = 0;
+  int line = 0;  // of `row`
   int lines_a_row = 0;
-  int lines = 0;
-  int next = 0;
+  int rows = 0;  // from `row` on
 
+  int lines() const { return rows * lines_a_row; }
   ROOTSTOCK_INLINE_MEMBER void Step(int count) {
-    for (const int stop = next + count; next < stop && next < lines; ++next) {
-      __builtin_prefetch(base + (next / lines_a_row) * row_bytes + (next % lines_a_row) * 64);
+    for (int i = 0; i < count && rows > 0; ++i) {
+      __builtin_prefetch(row + line * 64, 0, 2);
+      if (++line < lines_a_row) continue;
+      line = 0;
+      row += row_bytes;
+      --rows;
     }
   }
 };
@@ -64,7 +70,7 @@ void Multiply(const float* tile, const float* x, size_t x_stride, int vecs, int 
               Prefetch& prefetch) {
   const int calls = ((vecs / 2) * 2 + vecs % 2) * kTile / kAccumulators;
   const int steps = calls * ((kc + kStep - 1) / kStep);
-  const int lines = (prefetch.lines + steps - 1) / steps;
+  const int lines = (prefetch.lines() + steps - 1) / steps;
   int v = 0;
   for (; v + 2 <= vecs; v += 2) {
     for (int n = 0; n < kTile; n += kAccumulators / 2) {
@@ -110,7 +116,7 @@ void Packed(const LinearArgs& a, const float* packed, int begin, int end) {
   const int vecs = (a.m + kLanes - 1) / kLanes;
   for (int n = begin; n < end; n += kTile) {
     const int rows = n + kTile < end ? kTile : end - n;
-    for (int i = 0; i < kTile * kMaxVecs * kLanes; ++i) acc[i] = 0.0f;
+    for (float& sum : acc) sum = 0.0f;
     for (int k = 0; k < a.k; k += kChunk) {
       const int kc = k + kChunk < a.k ? kChunk : a.k - k;
       Fill(w + static_cast<size_t>(n) * a.k + k, a.k, rows, kc, tile);
@@ -120,11 +126,11 @@ void Packed(const LinearArgs& a, const float* packed, int begin, int end) {
       const int next_kc = next_k + kChunk < a.k ? kChunk : a.k - next_k;
       Prefetch prefetch;
       if (next_n < end) {
-        prefetch.base =
+        prefetch.row =
             reinterpret_cast<const char*>(w + static_cast<size_t>(next_n) * a.k + next_k);
         prefetch.row_bytes = static_cast<size_t>(a.k) * sizeof(W);
         prefetch.lines_a_row = (next_kc * static_cast<int>(sizeof(W)) + 63) / 64;
-        prefetch.lines = prefetch.lines_a_row * (next_n + kTile < end ? kTile : end - next_n);
+        prefetch.rows = next_n + kTile < end ? kTile : end - next_n;
       }
       Multiply(tile, packed + static_cast<size_t>(k) * kLanes, x_stride, vecs, kc, acc, prefetch);
     }
