@@ -228,6 +228,7 @@ GroupAdapters::Event GroupAdapters::Completed(CommandId command, const absl::Sta
   if (entry.state != Residency::kLeaving) return FetchOrLoadDone(entry, outcome);
   Event event;
   event.kind = Event::kLeft;
+  event.retired = entry.doomed;
   event.digest = entry.digest;
   pages_leaving_ -= static_cast<uint32_t>(entry.pages.size());
   pages_.ReleaseAdapter(entry.pages);

@@ -76,6 +76,7 @@ class GroupAdapters {
     std::vector<Order> waiting;   // whom it concerns, oldest first
     bool was_load = false;        // a fetch or load ended, well or not
     bool from_disk = false;       // the nodes had the content before
+    bool retired = false;         // kLeft: unregistered, not evicted
     uint64_t started = 0;         // tag of its beginning, see set_tag
   };
   // Of a Prefetch, Load or Drop; kNothing for other ids.

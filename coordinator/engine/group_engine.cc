@@ -234,7 +234,10 @@ void GroupEngine::OnAdapterEvent(const GroupAdapters::Event& event) {
         if (auto node = parked_.extract(order); !node.empty()) ready_.insert(std::move(node));
       }
       return;
-    case GroupAdapters::Event::kLeft: callbacks_.residency(event.digest, false); return;
+    case GroupAdapters::Event::kLeft:
+      (event.retired ? config_.metrics->evictions_retire : config_.metrics->evictions).Add();
+      callbacks_.residency(event.digest, false);
+      return;
     case GroupAdapters::Event::kFailed:
       // Only those that wait for it; the name stays usable and the next request tries again.
       for (const Order order : event.waiting) {

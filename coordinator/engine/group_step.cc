@@ -120,10 +120,7 @@ void GroupEngine::Apply(const Decision& decision) {
     Enqueue(sequence);
   }
   for (const uint32_t i : decision.unreserve) adapters_.Unreserve(i);
-  for (const uint32_t i : decision.evict) {
-    config_.metrics->evictions.Add();
-    adapters_.Evict(i);
-  }
+  for (const uint32_t i : decision.evict) adapters_.Evict(i);
   // Those that waited for an evicted adapter go back to the line before its load.
   for (const uint32_t i : decision.evict) {
     for (const Order order : adapters_.WaitingOf(i)) {

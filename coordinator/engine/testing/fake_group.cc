@@ -12,15 +12,18 @@ class FakeGroup::Link : public GroupLink {
  public:
   explicit Link(FakeGroup* group) : group_(group) {}
   void Send(Command command) override {
-    if (group_ != nullptr) group_->Receive(std::move(command));
+    const std::lock_guard lock(group_->mutex_);
+    if (!cut_) group_->Receive(std::move(command));
   }
   void SendLeave() override {
-    if (group_ != nullptr) group_->left = true;
+    const std::lock_guard lock(group_->mutex_);
+    if (!cut_) group_->left = true;
   }
-  void Cut() { group_ = nullptr; }
+  void Cut() { cut_ = true; }  // under the group's mutex
 
  private:
-  FakeGroup* group_;
+  FakeGroup* const group_;
+  bool cut_ = false;
 };
 
 FakeGroup::FakeGroup(std::string name, uint32_t num_pages, uint32_t page_tokens)
@@ -34,6 +37,7 @@ FakeGroup::FakeGroup(std::string name, uint32_t num_pages, uint32_t page_tokens)
 }
 
 absl::Status FakeGroup::Attach(GroupDirectory& directory, bool keep_adapters) {
+  const std::lock_guard lock(mutex_);
   const auto order = directory.OnHello(info);
   if (!order.ok()) return order.status();
   order_ = *order;
@@ -64,6 +68,7 @@ absl::Status FakeGroup::Attach(GroupDirectory& directory, bool keep_adapters) {
 }
 
 void FakeGroup::Die(const absl::Status& why) {
+  const std::lock_guard lock(mutex_);
   if (!link_) return;
   link_->Cut();
   link_.reset();
@@ -94,6 +99,7 @@ void FakeGroup::Poison(uint32_t page) {
 }
 
 void FakeGroup::Receive(Command command) {
+  const std::lock_guard lock(mutex_);
   if (command.id <= last_id_) Violation("command ids do not ascend");
   last_id_ = command.id;
   if (command.epoch != order_.epoch) Violation("a command of another epoch");
@@ -293,6 +299,7 @@ StepResult FakeGroup::Execute(const StepPlan& plan) {
 }
 
 void FakeGroup::CompleteStep() {
+  const std::lock_guard lock(mutex_);
   auto [pending, slots] = std::move(steps_.front());
   steps_.pop_front();
   executing_ = &slots;
@@ -302,6 +309,7 @@ void FakeGroup::CompleteStep() {
 }
 
 void FakeGroup::CompleteOther(size_t index) {
+  const std::lock_guard lock(mutex_);
   Pending pending = std::move(others_[index]);
   others_.erase(others_.begin() + static_cast<long>(index));
   absl::Status outcome;
@@ -325,6 +333,7 @@ void FakeGroup::CompleteOther(size_t index) {
 }
 
 bool FakeGroup::CompleteAll() {
+  const std::lock_guard lock(mutex_);
   bool any = false;
   for (size_t n = steps_.size(); n > 0; --n) {
     CompleteStep();

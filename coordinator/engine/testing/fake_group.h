@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <set>
 #include <string>
 #include <vector>
@@ -15,7 +16,8 @@
 namespace rootstock {
 
 // Loads and drops touch their pages the moment they are sent, steps only when they complete: the
-// worst that the contract allows. Test thread only.
+// worst that the contract allows. Commands, completions and attaches may come from several threads;
+// the figures are to be read when those are at rest.
 class FakeGroup {
  public:
   FakeGroup(std::string name, uint32_t num_pages, uint32_t page_tokens);
@@ -38,6 +40,10 @@ class FakeGroup {
   void FailLoad(const Digest& digest, absl::Status why) { fail_load_[digest] = std::move(why); }
   // Fetches of the digest stay pending in CompleteAll.
   void HoldFetch(const Digest& digest, bool hold);
+  // As a group of another build would report them.
+  void ChangeLayouts(const std::set<Digest>& digests) {
+    for (const Digest& d : digests) residents_[d].layout_id ^= 1;
+  }
   void AskToLeave() { listener_->OnLeaving(); }
 
   GroupInfo info;
@@ -88,6 +94,7 @@ class FakeGroup {
   void Poison(uint32_t page);
   void Violation(const std::string& text) { violations.push_back(text); }
 
+  std::recursive_mutex mutex_;  // an attach may be answered by commands at once
   std::shared_ptr<Link> link_;
   std::shared_ptr<GroupListener> listener_;
   GroupDirectory::Order order_;

@@ -3,8 +3,11 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <optional>
+#include <sstream>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "coordinator/engine/testing/toy_model.h"
@@ -42,8 +45,8 @@ void Heard::Push(TokenBatch batch) {
 
 void Heard::Close(const absl::Status& s) {
   ++closes;
-  done = true;
   status = s;
+  done = true;
 }
 
 World::World(WorldOptions options)
@@ -81,9 +84,9 @@ void World::MakeEngine() {
   o.limits = options_.limits;
   o.max_queued = options_.max_queued;
   o.build = "build-1";
-  o.clock = executor.clock();
-  o.wall_clock = executor.clock();
-  o.queues = executor.queues();
+  o.clock = options_.threads ? MonotonicClock() : executor.clock();
+  o.wall_clock = o.clock;
+  o.queues = options_.threads ? ThreadTaskQueues(o.clock) : executor.queues();
   o.metrics = engine_metrics;
   o.registry = registry.get();
   o.text.check_stop = [](const std::vector<std::string>&) { return absl::OkStatus(); };
@@ -194,6 +197,20 @@ GroupStatus World::StatusOf(const std::string& group) {
   }
   ADD_FAILURE() << "no group " << group;
   return {};
+}
+
+double World::Metric(const std::string& series) const {
+  std::istringstream lines(metrics.Text());
+  std::string line;
+  std::optional<double> found;
+  while (std::getline(lines, line)) {
+    const size_t space = line.rfind(' ');
+    if (line[0] == '#' || !absl::EndsWith(line.substr(0, space), series)) continue;
+    if (found) ADD_FAILURE() << "several series end with " << series;
+    found = std::stod(line.substr(space));
+  }
+  if (!found) ADD_FAILURE() << "no series ends with " << series;
+  return found.value_or(-1);
 }
 
 void World::ExpectClean() {

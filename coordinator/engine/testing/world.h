@@ -1,6 +1,7 @@
 // An engine with a registry, toy groups and recording sinks, on one test thread.
 #pragma once
 
+#include <atomic>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -30,7 +31,7 @@ struct Heard : GenerateSink, TokenSink {
   std::map<int, std::string> stop_match;
   std::vector<TokenLogprob> prompt_logprobs;
   size_t logprobs = 0;
-  bool done = false;
+  std::atomic<bool> done = false;  // the rest may be read then
   absl::Status status;
   int closes = 0;
   bool pushed_after_end = false;
@@ -42,6 +43,7 @@ struct WorldOptions {
   uint32_t seed = 1;
   GroupLimits limits = {.max_model_len = 256, .max_num_seqs = 8, .max_num_batched_tokens = 32};
   uint32_t max_queued = 1000;
+  bool threads = false;  // real threads and time instead of the executor
   std::function<absl::StatusOr<AdapterFootprint>(const AdapterContent&)> footprint;
 };
 
@@ -72,7 +74,8 @@ class World {
   // All groups: no contract broken; all pages back but the residents'.
   void ExpectClean();
   GroupStatus StatusOf(const std::string& group);
-  std::string Scrape() const { return metrics.Text(); }
+  // Value of the one series whose name and labels end so.
+  double Metric(const std::string& series) const;
   void RestartEngine();
 
   ManualExecutor executor;
@@ -87,7 +90,7 @@ class World {
   void OpenRegistry();
   void MakeEngine();
   WorldOptions options_;
-  uint64_t next_random_ = 1;
+  std::atomic<uint64_t> next_random_ = 1;
 };
 
 }  // namespace rootstock

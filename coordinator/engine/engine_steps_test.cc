@@ -1,0 +1,300 @@
+// Steps and requests of one group: PROTOCOL §2, §3, §5, and what clients see of them.
+#include <numeric>
+
+#include "common/base/status.h"
+#include "coordinator/engine/testing/toy_model.h"
+#include "coordinator/engine/testing/world.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace rootstock {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+std::vector<int32_t> Prompt(size_t n, int32_t first = 5) {
+  std::vector<int32_t> out(n);
+  std::iota(out.begin(), out.end(), first);
+  for (int32_t& t : out) t %= toy::kVocab;
+  return out;
+}
+Reason ReasonOf(const absl::Status& status) {
+  const auto detail = GetErrorDetail(status);
+  return detail ? detail->reason : Reason::kInternal;
+}
+
+TEST(EngineSteps, ThePlanAfterNextIsSentBeforeAResultIsBack) {
+  World world;
+  FakeGroup& group = world.AddGroup("g");
+  group.keep_log = true;
+  const auto sent = world.Generate(World::Ask("base", {5, 6, 7}, 4));
+  world.Run();
+  // Nothing was answered: two plans are out, the second says "the token you sampled last".
+  ASSERT_EQ(group.log.size(), 2u);
+  EXPECT_THAT(group.log[0].rows[0].tokens, ElementsAre(5, 6, 7));
+  EXPECT_EQ(group.log[1].rows[0].position, 3u);
+  EXPECT_TRUE(group.log[1].rows[0].tokens.empty());
+  EXPECT_TRUE(group.log[1].new_sequences.empty());
+  group.CompleteStep();
+  world.Run();
+  EXPECT_EQ(group.log.size(), 3u);
+  world.Settle();
+  world.ExpectRight(sent);
+  world.ExpectClean();
+  // Length is foreseen: no row was wasted.
+  EXPECT_EQ(group.rows, 4u);
+}
+
+TEST(EngineSteps, TokensAfterAStopAreNeitherDeliveredCountedNorKept) {
+  World world;
+  FakeGroup& group = world.AddGroup("g");
+  int stops = 0;
+  for (uint64_t seed = 1000; seed < 1060; ++seed) {
+    GenerateRequest r = World::Ask("base", {5, 6, 7}, 40);
+    r.ignore_eos = false;
+    r.sampling.seed = seed;
+    const auto sent = world.Generate(std::move(r));
+    world.Settle();
+    world.ExpectRight(sent);
+    if (sent.heard->finish[0] != FinishReason::kStop) continue;
+    ++stops;
+    EXPECT_EQ(sent.heard->stop_match[0], "2");
+    EXPECT_EQ(sent.heard->tokens[0].back(), toy::kEos);
+  }
+  EXPECT_GT(stops, 20);
+  EXPECT_EQ(group.most_wasted_rows, 1u);
+  world.ExpectClean();
+}
+
+TEST(EngineSteps, StopIdsEndASample) {
+  World world;
+  world.AddGroup("g");
+  GenerateRequest r = World::Ask("base", {5, 6, 7}, 30);
+  const auto all = world.Generate(r);
+  world.Settle();
+  r.stop_token_ids = {all.heard->tokens[0][3]};
+  const auto cut = world.Generate(r);
+  world.Settle();
+  EXPECT_EQ(cut.heard->finish[0], FinishReason::kStop);
+  EXPECT_EQ(cut.heard->stop_match[0], std::to_string(r.stop_token_ids[0]));
+  EXPECT_LE(cut.heard->tokens[0].size(), 4u);
+  EXPECT_EQ(cut.heard->tokens[0].back(), r.stop_token_ids[0]);
+}
+
+TEST(EngineSteps, APromptRunsInChunksBesideDecodes) {
+  World world;
+  FakeGroup& group = world.AddGroup("g");
+  group.keep_log = true;
+  const auto decoding = world.Generate(World::Ask("base", {5}, 20));
+  world.Run();
+  const auto longer = world.Generate(World::Ask("base", Prompt(75), 3));
+  world.Settle();
+  world.ExpectRight(decoding);
+  world.ExpectRight(longer);
+  bool together = false;
+  for (const StepPlan& plan : group.log) {
+    together |= plan.rows.size() == 2 && plan.rows[0].query_len == 1 && plan.rows[1].query_len == 31;
+  }
+  EXPECT_TRUE(together);
+  world.ExpectClean();
+}
+
+TEST(EngineSteps, CancelFreesPagesWithinTwoSteps) {
+  World world;
+  FakeGroup& group = world.AddGroup("g");
+  const auto sent = world.Generate(World::Ask("base", Prompt(20), 100));
+  world.Run();
+  group.CompleteStep();
+  world.Run();
+  EXPECT_GT(world.StatusOf("g").pages_kv, 0u);
+  world.engine->Cancel(sent.number);
+  world.Run();
+  EXPECT_EQ(sent.heard->status.code(), absl::StatusCode::kCancelled);
+  group.CompleteStep();
+  group.CompleteStep();
+  world.Run();
+  EXPECT_EQ(group.pending_steps(), 0u);
+  EXPECT_EQ(world.StatusOf("g").pages_free, 63u);
+  world.Settle();
+  EXPECT_EQ(sent.heard->closes, 1);
+  world.ExpectClean();
+  world.engine->Cancel(sent.number);
+  world.engine->Cancel(RequestNumber(12345));
+  world.Settle();
+}
+
+TEST(EngineSteps, AStopStringEndsTheSampleWhenItIsHeard) {
+  World world;
+  world.AddGroup("g");
+  GenerateRequest r = World::Ask("base", {5, 6}, 60);
+  r.n = 2;
+  const auto sent = world.Generate(std::move(r));
+  world.Run();
+  sent.heard->on_stop(0);
+  world.Settle();
+  EXPECT_TRUE(sent.heard->status.ok());
+  EXPECT_LT(sent.heard->tokens[0].size(), 4u);
+  EXPECT_EQ(sent.heard->tokens[1], world.ExpectedTokens(sent, 1));
+  world.ExpectClean();
+}
+
+TEST(EngineSteps, SamplesShareFullPromptPages) {
+  World world;
+  FakeGroup& group = world.AddGroup("g");
+  GenerateRequest r = World::Ask("base", Prompt(30), 6);
+  r.n = 4;
+  const auto sent = world.Generate(std::move(r));
+  world.Run();
+  group.CompleteStep();
+  world.Run();
+  // 30 tokens: 7 full pages shared, a tail and growth for each sample.
+  EXPECT_LE(world.StatusOf("g").pages_kv, 7u + 4u * 2u);
+  world.Settle();
+  world.ExpectRight(sent);
+  world.ExpectClean();
+  EXPECT_EQ(world.Metric("prompt_tokens_total{source=\"cached\",tenant_class=\"default\"}"), 84);
+  // 30 once, then the tail of 2 for each of three.
+  EXPECT_EQ(world.Metric("prompt_tokens_total{source=\"computed\",tenant_class=\"default\"}"), 36);
+}
+
+TEST(EngineSteps, SamplesWithARepetitionPenaltySendTheirWholePrompt) {
+  World world;
+  FakeGroup& group = world.AddGroup("g");
+  group.keep_log = true;
+  GenerateRequest r = World::Ask("base", Prompt(12), 3);
+  r.n = 2;
+  r.sampling.repetition_penalty = 1.2f;
+  const auto sent = world.Generate(std::move(r));
+  world.Settle();
+  world.ExpectRight(sent);
+  for (const StepPlan& plan : group.log) {
+    for (const NewSequence& s : plan.new_sequences) {
+      const auto row = std::find_if(plan.rows.begin(), plan.rows.end(),
+                                    [&](const PlanRow& p) { return p.slot == s.slot; });
+      EXPECT_EQ(row->position, 0u);
+    }
+  }
+}
+
+TEST(EngineSteps, PreemptionKeepsEveryTokenAndThePromptsLogprobs) {
+  World world;
+  FakeGroup& group = world.AddGroup("g", 14);
+  std::vector<World::Sent> all;
+  for (int i = 0; i < 4; ++i) {
+    GenerateRequest r = World::Ask("base", Prompt(9, i), 20);
+    r.prompt_logprobs = 0;
+    r.logprobs = 0;
+    all.push_back(world.Generate(std::move(r)));
+  }
+  world.Settle();
+  for (const auto& sent : all) {
+    world.ExpectRight(sent);
+    EXPECT_EQ(sent.heard->prompt_logprobs.size(), 8u);
+    EXPECT_EQ(sent.heard->logprobs, 20u);
+  }
+  EXPECT_GT(world.Metric("preemptions_total{reason=\"pages\"}"), 0);
+  EXPECT_TRUE(group.violations.empty());
+  world.ExpectClean();
+}
+
+TEST(EngineSteps, WhatCanNeverFitIsRefusedWithTheArithmeticAndAnOpenAnswerIsCut) {
+  World world;
+  world.AddGroup("g", 10);
+  const auto big = world.Generate(World::Ask("base", Prompt(10), 40));
+  world.Settle();
+  EXPECT_EQ(ReasonOf(big.heard->status), Reason::kTooLarge);
+  EXPECT_THAT(std::string(big.heard->status.message()), HasSubstr("13 pages"));
+  GenerateRequest open = World::Ask("base", Prompt(10), 1);
+  open.max_tokens.reset();
+  const auto cut = world.Generate(open);
+  world.Settle();
+  EXPECT_TRUE(cut.heard->status.ok()) << cut.heard->status;
+  EXPECT_EQ(cut.heard->tokens[0].size(), 27u);  // 9 pages of 4 hold 36 positions
+  EXPECT_EQ(cut.heard->finish[0], FinishReason::kLength);
+  world.ExpectClean();
+}
+
+TEST(EngineSteps, DeadlinesEndQueuedAndRunningRequests) {
+  World world;
+  GenerateRequest r = World::Ask("base", {5}, 100);
+  r.deadline = world.executor.clock()() + absl::Seconds(5);
+  const auto queued = world.Generate(r);  // no group yet
+  world.executor.Advance(absl::Seconds(6));
+  world.Run();
+  EXPECT_EQ(queued.heard->status.code(), absl::StatusCode::kDeadlineExceeded);
+  FakeGroup& group = world.AddGroup("g");
+  r.deadline = world.executor.clock()() + absl::Seconds(5);
+  const auto running = world.Generate(r);
+  world.Run();
+  group.CompleteStep();
+  world.executor.Advance(absl::Seconds(6));
+  world.Run();
+  EXPECT_EQ(running.heard->status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(world.TryGenerate(r).status().code(), absl::StatusCode::kDeadlineExceeded);
+  world.Settle();
+  world.ExpectClean();
+  EXPECT_EQ(world.Metric("outcome=\"deadline_exceeded\",tenant_class=\"default\"}"), 3);
+}
+
+TEST(EngineSteps, AFullQueueShedsWithARetryHint) {
+  World world({.max_queued = 2});
+  world.Generate(World::Ask("base", {5}, 2));
+  const auto second = world.Generate(World::Ask("base", {5}, 2));
+  const auto third = world.TryGenerate(World::Ask("base", {5}, 2));
+  EXPECT_EQ(third.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(ReasonOf(third.status()), Reason::kQueueFull);
+  EXPECT_EQ(GetRetryAfterMs(third.status()), 1000);
+  EXPECT_EQ(world.engine->Status().queued, 2u);
+  EXPECT_EQ(world.Metric("queue_requests{tenant_class=\"default\"}"), 2);
+  world.AddGroup("g");
+  world.Settle();
+  world.ExpectRight(second);
+  EXPECT_EQ(world.Metric("shed_total{reason=\"queue_full\",tenant_class=\"default\"}"), 1);
+  EXPECT_EQ(world.Metric("queue_requests{tenant_class=\"default\"}"), 0);
+}
+
+TEST(EngineSteps, ADrainingCoordinatorFinishesWhatItHas) {
+  World world;
+  FakeGroup& group = world.AddGroup("g");
+  const auto sent = world.Generate(World::Ask("base", {5}, 10));
+  world.Run();
+  EXPECT_FALSE(world.engine->Drain(world.executor.clock()()).ok());
+  EXPECT_EQ(ReasonOf(world.TryGenerate(World::Ask("base", {5}, 2)).status()), Reason::kDraining);
+  world.Settle();
+  world.ExpectRight(sent);
+  EXPECT_TRUE(world.engine->Drain(world.executor.clock()() + absl::Seconds(1)).ok());
+  EXPECT_FALSE(group.left);
+}
+
+TEST(EngineSteps, AnIdleGroupTicksEverySecond) {
+  World world;
+  FakeGroup& group = world.AddGroup("g");
+  for (int i = 0; i < 5; ++i) {
+    world.executor.Advance(absl::Seconds(1));
+    world.Settle();
+  }
+  EXPECT_EQ(group.ticks, 5u);
+  EXPECT_EQ(group.rows, 0u);
+  EXPECT_TRUE(group.violations.empty());
+}
+
+TEST(EngineSteps, BadRequestsAreRefusedAndNothingIsSent) {
+  World world;
+  world.AddGroup("g");
+  GenerateRequest r = World::Ask("base", {5}, 2);
+  r.sampling.temperature = -1.0f;
+  EXPECT_EQ(world.TryGenerate(r).status().code(), absl::StatusCode::kInvalidArgument);
+  r = World::Ask("base", {}, 2);
+  EXPECT_EQ(ReasonOf(world.TryGenerate(r).status()), Reason::kEmptyPrompt);
+  r = World::Ask("base", Prompt(256), 2);
+  EXPECT_EQ(ReasonOf(world.TryGenerate(r).status()), Reason::kContextLength);
+  r = World::Ask("bose", {5}, 2);
+  EXPECT_EQ(ReasonOf(world.TryGenerate(r).status()), Reason::kUnknownModel);
+  EXPECT_EQ(world.groups["g"]->plans, 0u);
+  EXPECT_EQ(world.Metric("outcome=\"client_error\",tenant_class=\"default\"}"), 4);
+  EXPECT_EQ(world.Metric("adapter_lookup_total{result=\"unknown\"}"), 1);
+}
+
+}  // namespace
+}  // namespace rootstock
