@@ -27,6 +27,13 @@ TEST(SiluMulTest, EqualsDoublesFromTinyToHuge) {
   }
 }
 
+TEST(SiluMulTest, GivesNoSubnormalsThatWouldSlowTheNextLayer) {
+  std::vector<float> in(2 * 40, 1.0f), out(40);
+  for (int i = 0; i < 40; ++i) in[i] = -10.0f * static_cast<float>(i);
+  SiluMul(in.data(), 1, 40, out.data(), 1);
+  for (float x : out) EXPECT_NE(std::fpclassify(x), FP_SUBNORMAL) << x;
+}
+
 TEST(SiluMulTest, NanStaysNan) {
   const std::vector<float> in(64, NAN);
   std::vector<float> out(32, 0.0f);

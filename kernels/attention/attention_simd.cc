@@ -28,7 +28,16 @@ template <typename RowOf>
 void Scores(State& s, int count, int keys, RowOf key, int dim, float scale) {
   int m = 0;
   for (; m + 4 <= count; m += 4) ScoreStrip<4>(s, m, keys, key, dim, scale);
-  for (; m < count; ++m) ScoreStrip<1>(s, m, keys, key, dim, scale);
+  switch (count - m) {
+    case 3:
+      return ScoreStrip<3>(s, m, keys, key, dim, scale);
+    case 2:
+      return ScoreStrip<2>(s, m, keys, key, dim, scale);
+    case 1:
+      return ScoreStrip<1>(s, m, keys, key, dim, scale);
+    default:
+      return;
+  }
 }
 
 template <typename RowOf>
