@@ -63,7 +63,7 @@ struct NewSequence {
   uint32_t sample_index = 0;
   std::vector<AdapterSpan> spans;
   // Tokens before its first row's position, which shared pages hold. Needed only when a penalty
-  // counts them; else may stay empty.
+  // counts them: all for the repetition penalty, outputs for the others; else may stay empty.
   std::vector<int32_t> cached_tokens;
 };
 

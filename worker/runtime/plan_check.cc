@@ -115,7 +115,7 @@ class RowCheck {
       return Bad(Name("position"), row_.position,
                  absl::StrCat("leaves nothing to run of ", spec.num_tokens, " tokens"));
     }
-    if (state_.fresh && NeedsCounts(spec.sampling) && row_.position != spec.cached_tokens.size()) {
+    if (state_.fresh && CountsEarlierTokens() && row_.position != spec.cached_tokens.size()) {
       return Bad(Name("position"), row_.position,
                  absl::StrCat("penalties count the tokens before it, ", spec.cached_tokens.size(),
                               " came as cached_tokens"));
@@ -125,6 +125,13 @@ class RowCheck {
                  absl::StrCat("ends at ", end(), ", over the context of ", MaxLength(context_)));
     }
     return absl::OkStatus();
+  }
+
+  // The repetition penalty counts all tokens, the others those after the prompt.
+  bool CountsEarlierTokens() const {
+    const NewSequence& spec = *state_.spec;
+    return NeedsCounts(spec.sampling) &&
+           (spec.sampling.repetition_penalty != 1.0f || row_.position > spec.num_prompt_tokens);
   }
 
   absl::Status CheckPages() const {

@@ -126,6 +126,12 @@ TEST_F(RuntimeTest, PenaltiesNeedTheTokensOfSharedPages) {
   const PlanRow row = Row(1, 8, {prompt.begin() + 8, prompt.end()}, Pages({1, 2, 13}));
   const Completion refused = rank_.Run(StepPlan{{second}, {row}});
   EXPECT_EQ(GetErrorDetail(refused.outcome)->field, "rows[0].position");
+  // The other penalties do not count a prompt.
+  SamplingParams others = Greedy();
+  others.frequency_penalty = 0.5f;
+  PlanRow third = row;
+  third.slot = SequenceSlot(2);
+  rank_.Step({{MakeSequence(2, 10, others)}, {third}});
   second.cached_tokens = {prompt.begin(), prompt.begin() + 8};
   EXPECT_EQ(rank_.Step({{second}, {row}}).rows[0].tokens, r.rows[0].tokens);
 }
