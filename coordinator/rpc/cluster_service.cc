@@ -59,13 +59,16 @@ class ClusterService::Service : public v1::Cluster::CallbackService {
       const EngineStatus status = engine_->Status();
       response->set_version(facts_.version);
       response->set_served_model(facts_.served_model);
-      response->set_model_fingerprint(facts_.model_fingerprint);
       response->set_incarnation(facts_.incarnation);
       response->set_draining(status.draining);
       response->set_queued_requests(status.queued);
       response->set_running_requests(status.running);
       response->set_adapters(static_cast<uint32_t>(facts_.num_adapters()));
-      for (const GroupStatus& group : status.groups) ToProto(group, response->add_groups());
+      for (const GroupStatus& group : status.groups) {
+        ToProto(group, response->add_groups());
+        // Weights are the workers' to read: all groups have the same.
+        response->set_model_fingerprint(group.info.model_fingerprint.Hex());
+      }
       response->set_metrics_address(facts_.metrics_address);
       return absl::OkStatus();
     });

@@ -18,7 +18,6 @@ namespace rootstock {
 struct ClusterFacts {
   std::string version;
   std::string served_model;
-  std::string model_fingerprint;  // hex
   uint64_t incarnation = 0;
   std::string metrics_address;
   std::function<size_t()> num_adapters;  // registered names

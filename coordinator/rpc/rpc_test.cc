@@ -34,7 +34,6 @@ class RpcTest : public ::testing::Test {
       : inference_(&engine_, &frontend_, &pool_),
         cluster_({.version = "1.2",
                   .served_model = "base",
-                  .model_fingerprint = "f0",
                   .incarnation = 3,
                   .metrics_address = "127.0.0.1:9",
                   .num_adapters = [] { return size_t{5}; }},
@@ -270,6 +269,7 @@ TEST_F(RpcTest, WithoutATokenizerTextIsRefused) {
 TEST_F(RpcTest, StatusSaysWhatTheEngineSays) {
   GroupStatus group;
   group.info = {.name = "g0", .pool = "unified", .tp_size = 2};
+  group.info.model_fingerprint = Sha256Of("weights");
   group.info.ranks.push_back({.host = "h", .device = "cpu", .build = "b", .metrics_port = 9500});
   group.state = "ready";
   group.epoch = {3, 4};
@@ -286,6 +286,7 @@ TEST_F(RpcTest, StatusSaysWhatTheEngineSays) {
   ASSERT_TRUE(cluster->Status(&context, v1::StatusRequest(), &out).ok());
   EXPECT_EQ(out.served_model(), "base");
   EXPECT_EQ(out.incarnation(), 3u);
+  EXPECT_EQ(out.model_fingerprint(), Sha256Of("weights").Hex());
   EXPECT_EQ(out.adapters(), 5u);
   EXPECT_EQ(out.running_requests(), 2u);
   ASSERT_EQ(out.groups_size(), 1);

@@ -1,0 +1,18 @@
+// Reads PEFT directories for the registry.
+#pragma once
+
+#include <string>
+
+#include "common/lora/receipt.h"
+#include "common/model/model_spec.h"
+#include "coordinator/adapters/adapter.h"
+
+namespace rootstock {
+
+// Adapters of `model`; names in receipts are compared with `served_name`.
+AdapterLoader MakeAdapterLoader(ModelSpec model, std::string served_name, int max_lora_rank);
+
+// Keys are those of the Receipt message in adapters.proto.
+std::string ReceiptToJson(const Receipt& receipt);
+
+}  // namespace rootstock

@@ -1,0 +1,300 @@
+#include "coordinator/coordinator.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <mutex>
+#include <random>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "common/base/log.h"
+#include "common/base/status.h"
+#include "common/metrics/metrics.h"
+#include "common/model/model_spec.h"
+#include "coordinator/adapter_loader.h"
+#include "coordinator/adapters/registry.h"
+#include "coordinator/adapters/registry_metrics.h"
+#include "coordinator/cluster/group_service.h"
+#include "coordinator/engine/coordinator_engine.h"
+#include "coordinator/engine/engine_metrics.h"
+#include "coordinator/frontend/frontend.h"
+#include "coordinator/rpc/adapters_service.h"
+#include "coordinator/rpc/cluster_service.h"
+#include "coordinator/rpc/inference_service.h"
+#include "coordinator/rpc/server.h"
+#include "coordinator/rpc/work_pool.h"
+#include "coordinator/tokenizer/tokenizer.h"
+
+namespace rootstock {
+namespace {
+
+constexpr int kRequestThreads = 2;
+constexpr int kAdminThreads = 2;
+constexpr size_t kMaxWaitingAdmin = 256;
+constexpr absl::Duration kLastAnswers = absl::Seconds(1);
+
+struct Model {
+  ModelSpec spec;
+  ServedModel served;
+  std::shared_ptr<const Tokenizer> tokenizer;  // null: token ids only
+};
+
+std::string ServedName(const CoordinatorOptions& options) {
+  if (!options.served_model_name.empty()) return options.served_model_name;
+  std::filesystem::path path = std::filesystem::path(options.model).lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();
+  return path.filename();
+}
+
+absl::StatusOr<uint32_t> ModelLength(const CoordinatorOptions& options, const ModelSpec& spec) {
+  const auto most = static_cast<uint32_t>(spec.max_position);
+  if (options.max_model_len > most) {
+    return InvalidField(Reason::kConfigInvalid, "max-model-len",
+                        absl::StrCat(options.max_model_len),
+                        absl::StrCat("the model has ", most, " positions"));
+  }
+  return options.max_model_len > 0 ? options.max_model_len : most;
+}
+
+absl::StatusOr<Model> LoadModel(const CoordinatorOptions& options) {
+  Model model;
+  ASSIGN_OR_RETURN(model.spec, LoadModelSpec(options.model));
+  ServedModel& served = model.served;
+  ASSIGN_OR_RETURN(served.defaults, LoadGenerationDefaults(options.model));
+  ASSIGN_OR_RETURN(served.max_model_len, ModelLength(options, model.spec));
+  served.name = ServedName(options);
+  served.vocab_size = model.spec.vocab_size;
+  served.max_logprobs = options.max_logprobs;
+  served.eos_token_ids = served.defaults.eos_token_ids.empty() ? model.spec.eos_token_ids
+                                                               : served.defaults.eos_token_ids;
+  auto tokenizer = Tokenizer::Load(options.model);
+  if (tokenizer.ok()) {
+    model.tokenizer = *std::move(tokenizer);
+  } else if (absl::IsNotFound(tokenizer.status())) {
+    LogWarning("model ", served.name, " has no tokenizer: it serves token ids");
+  } else {
+    return tokenizer.status();
+  }
+  return model;
+}
+
+// Thread-safe.
+std::function<uint64_t()> RandomNumbers() {
+  auto device = std::make_shared<std::random_device>();
+  auto mutex = std::make_shared<std::mutex>();
+  return [device, mutex] {
+    std::lock_guard lock(*mutex);
+    return uint64_t{(*device)()} << 32 | (*device)();
+  };
+}
+
+TextPort MakeTextPort(Frontend* frontend) {
+  return {
+      .check_stop = [frontend](const auto& stop) { return frontend->CheckStop(stop); },
+      .encode =
+          [frontend](const std::string& text, bool special, bool parse) {
+            return frontend->Encode(text, special, parse);
+          },
+      .open =
+          [frontend](TextPort::Open open, auto sink, auto on_stop) {
+            return frontend->Open({.n = open.n,
+                                   .prompt_tokens = std::move(open.prompt_tokens),
+                                   .stop = std::move(open.stop),
+                                   .include_stop_in_output = open.include_stop_in_output,
+                                   .skip_special_tokens = open.skip_special_tokens,
+                                   .min_tokens = open.min_tokens,
+                                   .prompt_logprobs = open.prompt_logprobs},
+                                  std::move(sink), std::move(on_stop));
+          },
+  };
+}
+
+// The host of HOST:PORT, brackets of an IPv6 address included.
+std::string HostOf(const std::string& address) { return address.substr(0, address.rfind(':')); }
+
+// Complete or absent, never half written.
+absl::Status WritePorts(const std::string& file, int grpc, int metrics) {
+  const std::string unfinished = file + ".new";
+  std::ofstream out(unfinished);
+  out << "grpc " << grpc << "\nmetrics " << metrics << "\n";
+  out.close();
+  std::error_code error;
+  if (out) std::filesystem::rename(unfinished, file, error);
+  if (out && !error) return absl::OkStatus();
+  return MakeError(absl::StatusCode::kUnavailable, Reason::kIoError, "port-file", file,
+                   "can't be written");
+}
+
+}  // namespace
+
+// In the order of construction: what comes later uses what comes before.
+struct Coordinator::Parts {
+  CoordinatorOptions options;
+  Model model;
+  Metrics metrics;
+  std::unique_ptr<Registry> registry;
+  std::unique_ptr<MetricsServer> metrics_server;
+  std::unique_ptr<Frontend> frontend;
+  std::unique_ptr<CoordinatorEngine> engine;
+  std::unique_ptr<WorkPool> request_pool, admin_pool;
+  std::unique_ptr<InferenceService> inference;
+  std::unique_ptr<AdaptersService> adapters;
+  std::unique_ptr<ClusterService> cluster;
+  std::unique_ptr<GroupService> groups;
+  std::unique_ptr<BlobService> blobs;
+
+  // The health service hears of groups from the transport, which may be before `server` is set.
+  std::mutex serving_mutex;
+  bool serving = false;
+  bool draining = false;
+  std::unique_ptr<RpcServer> server;
+
+  absl::Status OpenRegistry();
+  absl::Status StartMetrics();
+  void MakeEngine();
+  void MakeServices();
+  void Preload();
+  absl::Status Listen();
+  void SetServing(bool now);
+};
+
+absl::Status Coordinator::Parts::OpenRegistry() {
+  ASSIGN_OR_RETURN(
+      registry,
+      Registry::Open({.data_dir = options.data,
+                      .adapter_root = options.adapter_root,
+                      .base_name = model.served.name,
+                      .loader = MakeAdapterLoader(model.spec, model.served.name,
+                                                  static_cast<int>(options.max_lora_rank)),
+                      .unix_ms = [] { return absl::ToUnixMillis(absl::Now()); },
+                      .metrics = std::make_shared<RegistryMetrics>(metrics)}));
+  return absl::OkStatus();
+}
+
+absl::Status Coordinator::Parts::StartMetrics() {
+  metrics.MakeInfo("build_info", "What runs.",
+                   {{"version", ROOTSTOCK_VERSION},
+                    {"revision", ROOTSTOCK_REVISION},
+                    {"cuda", "none"},
+                    {"nccl", "none"}});
+  ASSIGN_OR_RETURN(metrics_server, MetricsServer::Start(metrics, HostOf(options.listen),
+                                                        static_cast<int>(options.metrics_port)));
+  return absl::OkStatus();
+}
+
+void Coordinator::Parts::MakeEngine() {
+  const int threads = std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 2, 1, 8);
+  frontend = std::make_unique<Frontend>(model.served.name, model.tokenizer, threads);
+  const Clock clock = MonotonicClock();
+  engine = std::make_unique<CoordinatorEngine>(EngineOptions{
+      .model = model.served,
+      .limits = {.max_model_len = model.served.max_model_len,
+                 .max_num_seqs = options.max_num_seqs,
+                 .max_num_batched_tokens = options.max_num_batched_tokens,
+                 .max_logprobs = options.max_logprobs},
+      .max_queued = options.max_queue,
+      .clock = clock,
+      .wall_clock = [] { return absl::Now(); },
+      .queues = ThreadTaskQueues(clock),
+      .metrics = std::make_shared<const EngineMetrics>(metrics),
+      .registry = registry.get(),
+      .text = MakeTextPort(frontend.get()),
+      .shape = MakeModelPort(model.spec),
+      .random = RandomNumbers()});
+}
+
+void Coordinator::Parts::MakeServices() {
+  request_pool = std::make_unique<WorkPool>(kRequestThreads, options.max_queue);
+  admin_pool = std::make_unique<WorkPool>(kAdminThreads, kMaxWaitingAdmin);
+  inference = std::make_unique<InferenceService>(engine.get(), frontend.get(), request_pool.get());
+  adapters = std::make_unique<AdaptersService>(registry.get(), engine.get(), model.spec,
+                                               admin_pool.get());
+  cluster = std::make_unique<ClusterService>(
+      ClusterFacts{
+          .version = ROOTSTOCK_VERSION,
+          .served_model = model.served.name,
+          .incarnation = registry->incarnation(),
+          .metrics_address = absl::StrCat(HostOf(options.listen), ":", metrics_server->port()),
+          .num_adapters = [this] { return registry->size(); }},
+      engine.get(), request_pool.get());
+  groups = std::make_unique<GroupService>(engine.get(), [this](int attached) {
+    SetServing(attached > 0);
+  });
+  blobs = std::make_unique<BlobService>(
+      [this](const Digest& digest) -> absl::StatusOr<std::filesystem::path> {
+        if (registry->FindDigest(digest) != nullptr) return registry->BlobPath(digest);
+        return absl::NotFoundError(absl::StrCat("digest=", digest.Hex(), ": no such content"));
+      });
+}
+
+void Coordinator::Parts::Preload() {
+  for (const std::string& adapter : options.adapters) {
+    const std::pair<std::string, std::string> parts =
+        absl::StrSplit(adapter, absl::MaxSplits('=', 1));
+    const auto entry = registry->RegisterDirectory(parts.first, parts.second, "default");
+    if (entry.ok()) {
+      LogInfo("adapter ", parts.first, " registered, digest ", entry->digest.Short());
+    } else {
+      LogError("adapter ", adapter, " refused: ", std::string(entry.status().message()));
+    }
+  }
+}
+
+absl::Status Coordinator::Parts::Listen() {
+  ASSIGN_OR_RETURN(auto started, RpcServer::Start(options.listen, {inference->service(),
+                                                                   adapters->service(),
+                                                                   cluster->service(),
+                                                                   groups->service(),
+                                                                   blobs->service()}));
+  std::lock_guard lock(serving_mutex);
+  server = std::move(started);
+  server->SetServing(serving);
+  return absl::OkStatus();
+}
+
+void Coordinator::Parts::SetServing(bool now) {
+  std::lock_guard lock(serving_mutex);
+  serving = now && !draining;
+  if (server != nullptr) server->SetServing(serving);
+}
+
+absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Start(
+    const CoordinatorOptions& options) {
+  auto parts = std::make_unique<Parts>();
+  parts->options = options;
+  ASSIGN_OR_RETURN(parts->model, LoadModel(options));
+  RETURN_IF_ERROR(parts->OpenRegistry());
+  RETURN_IF_ERROR(parts->StartMetrics());
+  parts->MakeEngine();
+  parts->MakeServices();
+  parts->Preload();
+  RETURN_IF_ERROR(parts->Listen());
+  const int grpc = parts->server->port();
+  if (!options.port_file.empty()) {
+    RETURN_IF_ERROR(WritePorts(options.port_file, grpc, parts->metrics_server->port()));
+  }
+  LogInfo("serving ", parts->model.served.name, " on ", HostOf(options.listen), ":", grpc,
+          ", metrics on port ", parts->metrics_server->port(), ", ", parts->registry->size(),
+          " adapters, incarnation ", parts->registry->incarnation());
+  return std::unique_ptr<Coordinator>(new Coordinator(std::move(parts)));
+}
+
+Coordinator::Coordinator(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
+Coordinator::~Coordinator() = default;
+
+void Coordinator::Drain(absl::Time deadline) {
+  {
+    std::lock_guard lock(parts_->serving_mutex);
+    parts_->draining = true;
+  }
+  parts_->SetServing(false);
+  const absl::Status drained = parts_->engine->Drain(deadline);
+  if (!drained.ok()) LogWarning("drain: ", std::string(drained.message()));
+  // Status calls and the last messages of ended requests; the groups' streams end here too.
+  parts_->server->Shutdown(absl::Now() + kLastAnswers);
+}
+
+}  // namespace rootstock

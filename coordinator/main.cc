@@ -1,0 +1,50 @@
+// lora-coordinator: flags, start, and the way out.
+#include <csignal>
+#include <optional>
+
+#include "absl/time/clock.h"
+#include "common/base/log.h"
+#include "coordinator/coordinator.h"
+#include "coordinator/options.h"
+
+namespace rootstock {
+namespace {
+
+// Until SIGTERM or SIGINT. A second one ends the process at once.
+void WaitForTheEnd(const sigset_t& signals) {
+  int signal = 0;
+  sigwait(&signals, &signal);
+  pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+}
+
+int Main(int argc, char** argv) {
+  CoordinatorOptions options;
+  const ProgramInfo program = {
+      "lora-coordinator", "schedules worker groups and serves their clients", ROOTSTOCK_VERSION};
+  if (const auto code = ParseFlagsOrExit(program, CoordinatorFlags(options), argc, argv)) {
+    return *code;
+  }
+  InitLogging("coordinator", ParseLogLevel(options.log_level));
+  // Before any thread starts: all of them inherit it, and only the main thread takes signals.
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+
+  const auto coordinator = Coordinator::Start(options);
+  if (!coordinator.ok()) {
+    LogError(std::string(coordinator.status().message()));
+    return 1;
+  }
+  WaitForTheEnd(signals);
+  LogInfo("draining, at most ", options.drain_timeout, " s");
+  (*coordinator)->Drain(absl::Now() + absl::Seconds(options.drain_timeout));
+  LogInfo("drained");
+  return 0;
+}
+
+}  // namespace
+}  // namespace rootstock
+
+int main(int argc, char** argv) { return rootstock::Main(argc, argv); }

@@ -1,0 +1,39 @@
+#include "coordinator/options.h"
+
+namespace rootstock {
+
+std::vector<FlagSpec> CoordinatorFlags(CoordinatorOptions& o) {
+  return {
+      {.name = "listen", .target = &o.listen, .help = "gRPC; port 0: any", .placeholder = "HOST:PORT"},
+      {.name = "data", .target = &o.data, .help = "registry and adapter content",
+       .placeholder = "DIR", .required = true},
+      {.name = "model", .target = &o.model, .help = "base model; its config and tokenizer are read",
+       .placeholder = "DIR", .required = true},
+      {.name = "served-model-name", .target = &o.served_model_name,
+       .help = "default: the directory's name", .placeholder = "NAME"},
+      {.name = "adapter-root", .target = &o.adapter_root,
+       .help = "clients register PEFT directories under it", .placeholder = "DIR"},
+      {.name = "adapter", .target = &o.adapters, .help = "register at start",
+       .placeholder = "NAME=PATH"},
+      {.name = "max-model-len", .target = &o.max_model_len, .help = "tokens; 0: the model's"},
+      {.name = "max-num-seqs", .target = &o.max_num_seqs, .help = "sequences running in a group",
+       .min = 1, .max = 4096},
+      {.name = "max-num-batched-tokens", .target = &o.max_num_batched_tokens,
+       .help = "tokens a step", .min = 1, .max = 262144},
+      {.name = "max-logprobs", .target = &o.max_logprobs, .help = "top entries a token",
+       .max = 1000000},
+      {.name = "max-lora-rank", .target = &o.max_lora_rank,
+       .help = "larger adapters are refused; pads nothing", .min = 1, .max = 256},
+      {.name = "max-queue", .target = &o.max_queue, .help = "requests that wait; more are shed",
+       .min = 1},
+      {.name = "metrics-port", .target = &o.metrics_port, .help = "0: any", .max = 65535},
+      {.name = "port-file", .target = &o.port_file, .help = "gets what was bound",
+       .placeholder = "FILE"},
+      {.name = "drain-timeout", .target = &o.drain_timeout,
+       .help = "seconds that running requests have after SIGTERM", .min = 0, .max = 86400},
+      {.name = "log-level", .target = &o.log_level, .help = "to stderr",
+       .allowed = {"debug", "info", "warning", "error"}},
+  };
+}
+
+}  // namespace rootstock

@@ -1,0 +1,34 @@
+// lora-coordinator's flags.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/flags/flags.h"
+
+namespace rootstock {
+
+struct CoordinatorOptions {
+  std::string listen = "0.0.0.0:50051";
+  std::string data;
+  std::string model;
+  std::string served_model_name;  // empty: the model directory's name
+  std::string adapter_root;       // empty: clients can't register by path
+  std::vector<std::string> adapters;  // NAME=PATH
+  uint32_t max_model_len = 0;         // 0: the model's
+  uint32_t max_num_seqs = 64;
+  uint32_t max_num_batched_tokens = 2048;
+  uint32_t max_logprobs = 20;
+  uint32_t max_lora_rank = 256;
+  uint32_t max_queue = 1024;
+  uint32_t metrics_port = 9400;
+  std::string port_file;
+  double drain_timeout = 30;  // seconds
+  std::string log_level = "info";
+};
+
+// Rows that fill `options`, which is borrowed.
+std::vector<FlagSpec> CoordinatorFlags(CoordinatorOptions& options);
+
+}  // namespace rootstock
