@@ -1,0 +1,192 @@
+"""Losses, restarts and drains of real processes."""
+
+import json
+import signal
+import time
+import unittest
+
+import rig
+
+MODEL = rig.CASES / "models/tiny-llama"
+PROBE = json.loads((MODEL / "expect.json").read_text())["probes"][0]
+ADAPTERS = ["ok-plain-qv", "ok-all-linear", "ok-patterns"]
+LONG = json.loads((MODEL / "config.json").read_text())["max_position_embeddings"] - 20
+
+
+class Faults(unittest.TestCase):
+    def setUp(self):
+        self.cluster = self.enterContext(rig.Cluster(MODEL))
+
+    def register(self):
+        for name in ADAPTERS:
+            self.assertEqual(self.cluster.register(name, name).code, 0)
+
+    def ask_all(self):
+        """Every adapter's tokens, which also makes them resident."""
+        return {name: self.cluster.generate(name, PROBE["prompt"], 24).tokens
+                for name in ["base", *ADAPTERS]}
+
+    def work(self, count=24):
+        """Requests that keep a group busy for a while."""
+        return {f"{name}#{i}": {"model": name, "token_ids": [*PROBE["prompt"][:8], i],
+                                "max_tokens": LONG}
+                for i in range(count) for name in ["base", *ADAPTERS]}
+
+    def start_work(self, requests):
+        file = self.cluster.folder / "work.jsonl"
+        file.write_text("".join(json.dumps({"temperature": 0, "label": label, **request}) + "\n"
+                                for label, request in requests.items()))
+        return rig.Process([rig.BIN / "loractl", "--address", self.cluster.address, "--json",
+                            "generate", "--batch", file], self.cluster.folder / "work.log")
+
+    def wait_steps(self, more):
+        first = int(self.cluster.group()["steps"])
+        rig.wait_for("steps", lambda: int(self.cluster.group()["steps"]) >= first + more)
+
+    def all_pages_free(self):
+        group = self.cluster.group()
+        return group["pages_kv"] == 0 and self.cluster.status()["running_requests"] == 0
+
+    def test_a_client_that_leaves_frees_its_pages(self):
+        self.cluster.start_group(1)
+        for end in (signal.SIGINT, signal.SIGKILL):
+            work = self.start_work(self.work())
+            rig.wait_for("work", lambda: self.cluster.group()["pages_kv"] > 0)
+            work.send(end)
+            work.wait()
+            rig.wait_for("free pages", self.all_pages_free, 20)
+        rig.wait_for("the count", lambda: self.cluster.metric(
+            "requests_total", tenant_class="default", operation="completion",
+            outcome="client_cancelled"))
+        self.assertEqual(self.cluster.generate("base", PROBE["prompt"], 10).tokens,
+                         PROBE["greedy"][:10])
+
+    def test_the_coordinator_is_killed_and_comes_back(self):
+        group = self.cluster.start_group(2)
+        self.register()
+        before = self.ask_all()
+        resident = sorted(self.cluster.group()["resident_adapters"])
+        self.assertEqual(len(resident), len(ADAPTERS))
+        incarnation = int(self.cluster.status()["incarnation"])
+        for _ in range(2):
+            self.cluster.coordinator.kill()
+            self.cluster.start()
+            self.cluster.wait_ready()
+            self.assertEqual(sorted(self.cluster.group()["resident_adapters"]), resident)
+            self.assertEqual(self.ask_all(), before)
+        self.assertEqual(int(self.cluster.status()["incarnation"]), incarnation + 2)
+        self.assertTrue(group.running)
+        self.assertEqual(group.text().count("ready: tp_rank 0"), 1, "weights were loaded again")
+        self.assertEqual(self.cluster.metric("adapter_loads_total", source="coordinator",
+                                             result="ok") or 0, 0)
+
+    def test_a_coordinator_killed_at_work(self):
+        self.cluster.start_group(1)
+        self.register()
+        before = self.ask_all()
+        work = self.start_work(self.work())
+        self.wait_steps(10)
+        self.cluster.coordinator.kill()
+        self.assertEqual(work.wait(), 3)
+        self.cluster.start()
+        self.cluster.wait_ready()
+        rig.wait_for("free pages", self.all_pages_free, 20)
+        self.assertEqual(self.ask_all(), before)
+
+    def test_a_group_lost_at_work_is_replayed(self):
+        self.cluster.start_group(2)
+        self.register()
+        requests = self.work(4)
+        calm = self.cluster.batch(requests)
+        epoch = self.cluster.group()["epoch"]
+        work = self.start_work(requests)
+        self.wait_steps(10)
+        self.cluster.groups["g0"].kill()
+        rig.wait_for("the loss", lambda: (self.cluster.group() or {}).get("state") != "ready")
+        self.cluster.start_group(2)
+        self.assertNotEqual(self.cluster.group()["epoch"], epoch)
+        self.assertEqual(work.wait(180), 0, work.text()[-2000:])
+        answers = {line["label"]: line for line in map(json.loads, work.text().splitlines())}
+        for label, answer in calm.items():
+            self.assertEqual(answers[label]["samples"][0]["token_ids"],
+                             answer["samples"][0]["token_ids"], label)
+        self.assertGreater(self.cluster.metric("replays_total", reason="group_lost"), 0)
+
+    def test_one_rank_lost_ends_its_group(self):
+        group = self.cluster.start_group(2)
+        ranks = rig.subprocess.run(["pgrep", "-P", str(group.popen.pid), "-f", "lora-worker"],
+                                   capture_output=True, text=True, check=True).stdout.split()
+        self.assertEqual(len(ranks), 2)
+        rig.os.kill(int(ranks[1]), signal.SIGKILL)
+        self.assertNotEqual(group.wait(), 0)
+        rig.wait_for("the loss", lambda: (self.cluster.group() or {}).get("state") != "ready")
+        self.cluster.start_group(1)
+        self.assertEqual(self.cluster.generate("base", PROBE["prompt"], 10).tokens,
+                         PROBE["greedy"][:10])
+
+    def test_requests_wait_for_a_late_group(self):
+        work = self.start_work({"late": {"model": "base", "token_ids": PROBE["prompt"],
+                                         "max_tokens": len(PROBE["greedy"])}})
+        rig.wait_for("the queue", lambda: self.cluster.status()["queued_requests"] == 1)
+        self.cluster.start_group(1)
+        self.assertEqual(work.wait(), 0)
+        self.assertEqual(json.loads(work.text())["samples"][0]["token_ids"], PROBE["greedy"])
+
+    def test_a_worker_waits_for_its_coordinator(self):
+        self.cluster.coordinator.kill()
+        group = self.cluster.start_group(1, wait=False)
+        rig.wait_for("the message", lambda: self.cluster.address in group.text())
+        self.assertTrue(group.running)
+        self.cluster.start()
+        self.cluster.wait_ready()
+
+    def test_deadlines(self):
+        answer = self.cluster.ctl("--timeout", "0.5", "generate", "--model", "base",
+                                  "--token-ids", "1,2")
+        self.assertEqual(answer.error["code"], "DEADLINE_EXCEEDED")
+        rig.wait_for("an empty queue", lambda: self.cluster.status()["queued_requests"] == 0)
+
+    def test_sigterm_drains(self):
+        self.cluster.start_group(1)
+        self.register()
+        work = self.start_work(self.work(8))
+        self.wait_steps(5)
+        self.cluster.coordinator.send(signal.SIGTERM)
+        refused = rig.wait_for("the refusal", lambda: (
+            lambda a: a.code != 0 and a)(self.cluster.generate("base", [1], 1)))
+        self.assertEqual(refused.error["code"], "UNAVAILABLE")
+        self.assertEqual(work.wait(), 0, work.text()[-2000:])
+        self.assertEqual(self.cluster.coordinator.wait(), 0)
+        self.assertIn("drained", self.cluster.coordinator.text())
+        self.cluster.start()  # and its group finds the next one
+        self.cluster.wait_ready()
+
+    def test_the_drain_rpc_and_sigusr1_end_a_group(self):
+        for how in ("rpc", "signal"):
+            group = self.cluster.start_group(2, name=how)
+            work = self.start_work(self.work(2) if how == "rpc" else
+                                   {"one": {"model": "base", "token_ids": [1, 2],
+                                            "max_tokens": LONG}})
+            self.register()
+            if how == "rpc":
+                self.assertEqual(self.cluster.ctl("drain", how).code, 0)
+                work.wait()
+            else:
+                work.wait()
+                group.send(signal.SIGUSR1)
+            self.assertEqual(group.wait(), 0, group.text())
+        self.assertEqual(self.cluster.ctl("drain", "none").error["code"], "NOT_FOUND")
+        self.assertTrue(self.cluster.coordinator.running)
+
+    def test_unregistering_frees_pages_at_once(self):
+        self.cluster.start_group(1)
+        self.register()
+        self.ask_all()
+        for name in ADAPTERS:
+            self.assertGreater(int(self.cluster.ctl("adapter", "rm", name).json["freed_bytes"]), 0)
+        rig.wait_for("free pages", lambda: self.cluster.group()["pages_adapter"] == 0, 20)
+        self.assertEqual(self.cluster.generate(ADAPTERS[0], [1], 1).error["code"], "NOT_FOUND")
+
+
+if __name__ == "__main__":
+    unittest.main()

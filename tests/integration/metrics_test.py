@@ -1,0 +1,109 @@
+"""What both sides report: names, outcomes, and nothing that grows with adapters."""
+
+import json
+import os
+import subprocess
+import unittest
+
+import rig
+
+MODEL = rig.CASES / "models/tiny-llama"
+PROBE = json.loads((MODEL / "expect.json").read_text())["probes"][0]
+ADAPTERS = ["ok-plain-qv", "ok-all-linear", "ok-patterns", "ok-rslora-r16"]
+LABELS = {"tenant_class": "default", "operation": "completion"}
+
+
+class MetricsTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.cluster = cls.enterClassContext(rig.Cluster(MODEL))
+        cls.cluster.start_group(2)
+        for name in ADAPTERS:
+            cls.cluster.register(name, name)
+
+    def ended(self, outcome):
+        return self.cluster.metric("requests_total", outcome=outcome, **LABELS)
+
+    def check_clean(self, text):
+        promtool = os.environ["ROOTSTOCK_PROMTOOL"]
+        check = subprocess.run([promtool, "check", "metrics"], input=text, capture_output=True,
+                               text=True, check=False)
+        self.assertEqual(check.returncode, 0, check.stdout + check.stderr)
+
+    def test_promtool_finds_nothing(self):
+        self.cluster.generate("ok-plain-qv", PROBE["prompt"], 5)
+        self.check_clean(self.cluster.scrape())
+        ports = self.cluster.worker_ports()
+        self.assertEqual(len(ports), 2)
+        for port in ports:
+            text = self.cluster.scrape(port)
+            self.check_clean(text)
+            self.assertIn("rootstock_step_duration_seconds_bucket", text)
+            self.assertIn("process_resident_memory_bytes", text)
+
+    def test_each_request_counts_once_by_its_outcome(self):
+        before = {o: self.ended(o) for o in ("ok", "client_error")}
+        self.assertIsNotNone(before["ok"])
+        self.cluster.generate("base", PROBE["prompt"], 5)
+        self.cluster.generate("ok-plain-qv", PROBE["prompt"], 5)
+        self.cluster.generate("nobody", PROBE["prompt"], 5)
+        self.cluster.generate("base", PROBE["prompt"], -1)
+        rig.wait_for("the counts", lambda: self.ended("ok") == before["ok"] + 2)
+        self.assertEqual(self.ended("client_error"), before["client_error"] + 2)
+
+    def test_tokens_are_counted_as_the_client_hears_of_them(self):
+        output = self.cluster.metric("output_tokens_total", tenant_class="default")
+        answer = self.cluster.generate("ok-all-linear", PROBE["prompt"], 7)
+        self.assertEqual(answer.json["usage"]["completion_tokens"], 7)
+        rig.wait_for("the tokens", lambda: self.cluster.metric(
+            "output_tokens_total", tenant_class="default") == output + 7)
+
+    def test_a_mixed_batch_runs_together(self):
+        names = ["base", *ADAPTERS]
+        requests = {f"{name}#{i}": {"model": name, "token_ids": [*PROBE["prompt"], i],
+                                    "max_tokens": 60}
+                    for i in range(3) for name in names}
+        answers = self.cluster.batch(requests)
+        for label, answer in answers.items():  # each under its own name
+            self.assertEqual(answer["model"], label.split("#")[0])
+            self.assertEqual(bool(answer["adapter_digest"]), answer["model"] != "base")
+        group = self.cluster.group()
+        self.assertEqual(group["widest_step"]["distinct_adapters"], len(ADAPTERS))
+        self.assertGreater(group["widest_step"]["rows"], len(ADAPTERS))
+
+    def test_idle_adapters_stay_visible(self):
+        for name in ADAPTERS:
+            self.cluster.generate(name, PROBE["prompt"], 2)
+        digests = {a["digest"] for a in self.cluster.ctl("adapter", "list").json["adapters"]}
+        self.assertEqual(set(self.cluster.group()["resident_adapters"]), digests)
+        self.assertEqual(self.cluster.metric("adapters_resident", group="g0", tier="device"),
+                         len(ADAPTERS))
+        self.assertEqual(self.cluster.metric("adapters", state="active"), len(ADAPTERS))
+
+    def test_series_do_not_grow_with_adapters(self):
+        def series():
+            return sorted(line.rsplit(" ", 1)[0] for line in self.cluster.scrape().splitlines()
+                          if line.startswith("rootstock_"))
+        before = series()
+        for i in range(40):
+            self.assertEqual(self.cluster.register(f"extra-{i}", ADAPTERS[i % 4]).code, 0)
+            if i % 10 == 0:
+                self.cluster.generate(f"extra-{i}", PROBE["prompt"], 2)
+        self.assertEqual(series(), before)
+        for i in range(40):
+            self.cluster.ctl("adapter", "rm", f"extra-{i}")
+
+    def test_rejects_are_counted_by_reason(self):
+        before = self.cluster.metric("adapter_rejects_total", reason="dora")
+        self.cluster.register("d", "no-dora")
+        self.assertEqual(self.cluster.metric("adapter_rejects_total", reason="dora"), before + 1)
+
+    def test_pages_add_up(self):
+        group = self.cluster.group()
+        values = {owner: self.cluster.metric("pages", group="g0", owner=owner)
+                  for owner in ("kv", "adapter", "free")}
+        self.assertEqual(sum(values.values()), group["pages"] - 1, values)
+
+
+if __name__ == "__main__":
+    unittest.main()
