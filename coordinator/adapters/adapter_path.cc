@@ -39,13 +39,17 @@ absl::StatusOr<fs::path> ResolveAdapterPath(const fs::path& root, const std::str
   if (path.empty()) return BadPath(path, "empty; it names a directory under --adapter-root");
   if (path.find('\0') != std::string::npos) return BadPath("", "holds a NUL byte");
   const fs::path given(path);
-  if (given.is_absolute()) return BadPath(path, "absolute; it is taken under --adapter-root");
   if (std::find(given.begin(), given.end(), "..") != given.end()) {
     return BadPath(path, "'..' is not allowed");
   }
   std::error_code error;
   const fs::path real_root = fs::canonical(root, error);
   if (error) return BadPath(root.string(), "--adapter-root cannot be read: " + error.message());
+  // Asked of the name alone first: what lies elsewhere is not even looked at.
+  if (given.is_absolute() && !IsInside(fs::absolute(root).lexically_normal(), given) &&
+      !IsInside(real_root, given)) {
+    return BadPath(path, "not under --adapter-root");
+  }
   const fs::path real = fs::canonical(real_root / given, error);
   if (error) return BadPath(path, "under --adapter-root: " + error.message());
   if (!IsInside(real_root, real)) return BadPath(path, "leads out of --adapter-root");

@@ -11,8 +11,9 @@ namespace rootstock {
 // [a-z0-9][a-z0-9._-]{0,62}
 absl::Status CheckAdapterName(const std::string& name);
 
-// The directory that `path` names under `root`. path_invalid for absolute paths, "..", what does
-// not exist, and what leads out of the root through a symlink, the directory's files included.
+// The directory under `root` that `path` names, relative to it or absolute. path_invalid for
+// "..", what lies elsewhere or does not exist, and what leads out of the root through a symlink,
+// the directory's files included.
 absl::StatusOr<std::filesystem::path> ResolveAdapterPath(const std::filesystem::path& root,
                                                          const std::string& path);
 

@@ -44,6 +44,7 @@ TEST_F(AdapterPath, FindsDirectoriesUnderTheRoot) {
   EXPECT_EQ(*got, fs::canonical(base_ / "root" / "good"));
   fs::create_directory_symlink(base_ / "root" / "good", base_ / "root" / "alias");
   EXPECT_TRUE(ResolveAdapterPath(base_ / "root", "alias").ok());
+  EXPECT_EQ(*ResolveAdapterPath(base_ / "root", (base_ / "root/good").string()), *got);
 }
 
 TEST_F(AdapterPath, L2RefusesEveryWayOut) {

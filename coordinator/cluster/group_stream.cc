@@ -110,9 +110,6 @@ absl::Status GroupStream::HandleReport(const v1::AttachReport& wire) {
   ASSIGN_OR_RETURN(listener_, directory_->OnAttached(info_, report, shared_from_this()));
   state_ = State::kAttached;
   table_->CountAttached(1);
-  LogInfo(Name(info_), " attached: tp_size ", info_.tp_size, ", ", report.geometry.num_pages,
-          " pages, ", report.adapters.size(), " adapters in place, epoch ",
-          report.epoch.incarnation, ".", report.epoch.attach);
   return absl::OkStatus();
 }
 
@@ -149,7 +146,6 @@ void GroupStream::Lose(const absl::Status& why) {
   state_ = State::kEnded;
   table_->Remove(info_.name, this);
   if (!was_attached) return;
-  LogWarning(Name(info_), " lost: ", std::string(why.message()));
   table_->CountAttached(-1);
   listener_->OnLost(why);
   listener_.reset();

@@ -149,7 +149,8 @@ class Cluster:
              BIN / "lora-worker", "--coordinator", self.address, "--model", model or self.model,
              "--device", "cpu", "--group", name, "--metrics-port", "0",
              "--port-file", self.folder / f"{name}.ports",
-             "--cache-dir", self.folder / f"{name}.cache", "--threads", "1", *flags],
+             "--cache-dir", self.folder / f"{name}.cache", "--threads", "1",
+             *([] if "--num-pages" in flags else ["--num-pages", "4000"]), *flags],
             self.folder / f"{name}.log", env)
         self.groups[name] = group
         if wait:
