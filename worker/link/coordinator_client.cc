@@ -90,12 +90,16 @@ class AttachStream : public CoordinatorStream,
   }
 
   void OnDone(const grpc::Status& status) override {
-    inbox_->Push({LinkEvent::Kind::kLost,
-                  number_,
-                  {},
-                  status.ok() ? absl::UnavailableError("the coordinator ended the stream")
-                              : FromGrpc(status)});
+    const std::shared_ptr<Inbox> inbox = inbox_;
+    LinkEvent lost{LinkEvent::Kind::kLost,
+                   number_,
+                   {},
+                   status.ok() ? absl::UnavailableError("the coordinator ended the stream")
+                               : FromGrpc(status)};
+    // Before anybody hears of it: whoever hears may let go of the channel, and gRPC can't bear to
+    // have the last of it destroyed on a thread of its own.
     self_.reset();
+    inbox->Push(std::move(lost));
   }
 
  private:
