@@ -60,8 +60,8 @@ absl::StatusOr<fs::path> ResolveAdapterPath(const fs::path& root, const std::str
     std::error_code broken;
     const fs::path target = fs::canonical(it->path(), broken);
     if (broken || !IsInside(real_root, target)) {
-      return BadPath(path, "its file '" + it->path().filename().string() +
-                               "' leads out of --adapter-root");
+      return BadPath(
+          path, "its file '" + it->path().filename().string() + "' leads out of --adapter-root");
     }
   }
   if (error) return BadPath(path, error.message());

@@ -11,7 +11,8 @@ namespace {
 namespace fs = std::filesystem;
 
 TEST(AdapterName, TakesThePatternOnly) {
-  for (const char* good : {"a", "0", "sql-v1.2_b", "a23456789012345678901234567890123456789012345678901234567890123"}) {
+  for (const char* good : {"a", "0", "sql-v1.2_b",
+                           "a23456789012345678901234567890123456789012345678901234567890123"}) {
     EXPECT_TRUE(CheckAdapterName(good).ok()) << good;
   }
   for (const char* bad : {"", "A", ".a", "-a", "_a", "a/b", "..", "a b", "ä",

@@ -87,13 +87,13 @@ struct Registry::Impl {
 
 AdapterHandle Registry::Impl::MakeHandle(Content& content) {
   if (++content.handles == 1 && content.names == 0) shared->Count(AdapterState::kRetired, 1);
-  return AdapterHandle(content.content.get(), [s = shared, keep = content.content](
-                                                  const AdapterContent*) {
-    const std::lock_guard lock(s->mutex);
-    Content& c = s->contents.at(keep->digest);
-    if (--c.handles == 0 && c.names == 0) s->Count(AdapterState::kRetired, -1);
-    s->RemoveIfUnused(keep->digest);
-  });
+  return AdapterHandle(content.content.get(),
+                       [s = shared, keep = content.content](const AdapterContent*) {
+                         const std::lock_guard lock(s->mutex);
+                         Content& c = s->contents.at(keep->digest);
+                         if (--c.handles == 0 && c.names == 0) s->Count(AdapterState::kRetired, -1);
+                         s->RemoveIfUnused(keep->digest);
+                       });
 }
 
 // The gauge of retired contents follows their handles, all others follow the names.
@@ -352,7 +352,8 @@ std::filesystem::path Registry::BlobPath(const Digest& digest) const {
 
 absl::Status Registry::CheckBase(const Digest& fingerprint) {
   const std::lock_guard lock(impl_->database_mutex);
-  ASSIGN_OR_RETURN(const Digest known, impl_->store->BaseRecord(impl_->options.base_name, fingerprint));
+  ASSIGN_OR_RETURN(const Digest known,
+                   impl_->store->BaseRecord(impl_->options.base_name, fingerprint));
   if (known == fingerprint) return absl::OkStatus();
   return MakeError(absl::StatusCode::kFailedPrecondition, Reason::kGroupMismatch,
                    "model_fingerprint", fingerprint.Short(),

@@ -20,7 +20,7 @@ struct RegistryOptions {
   std::filesystem::path adapter_root;  // empty: clients can't register by path
   std::string base_name;               // the served model's name: no adapter may have it
   AdapterLoader loader;
-  std::function<int64_t()> unix_ms;  // wall clock, for what people read
+  std::function<int64_t()> unix_ms;          // wall clock, for what people read
   std::shared_ptr<RegistryMetrics> metrics;  // may be null
 };
 

@@ -34,9 +34,9 @@ absl::StatusOr<LoadedAdapter> LoadText(const fs::path& directory) {
 class RegistryTest : public testing::Test {
  protected:
   void SetUp() override {
-    base_ = fs::path(testing::TempDir()) /
-            (std::string("registry_") +
-             testing::UnitTest::GetInstance()->current_test_info()->name());
+    base_ =
+        fs::path(testing::TempDir()) /
+        (std::string("registry_") + testing::UnitTest::GetInstance()->current_test_info()->name());
     fs::remove_all(base_);
     fs::create_directories(base_ / "root");
     for (const char* name : {"one", "two", "bad"}) Write(name, name);

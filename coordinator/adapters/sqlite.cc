@@ -64,8 +64,8 @@ std::string SqlStatement::Blob(int column) const {
 
 absl::StatusOr<std::unique_ptr<SqlDatabase>> SqlDatabase::Open(const std::filesystem::path& file) {
   sqlite3* raw = nullptr;
-  const int code = sqlite3_open_v2(file.c_str(), &raw,
-                                   SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, nullptr);
+  const int code =
+      sqlite3_open_v2(file.c_str(), &raw, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, nullptr);
   std::unique_ptr<SqlDatabase> db(new SqlDatabase(raw));
   if (code != SQLITE_OK) return Annotate(SqlError(raw, code), file.string());
   for (const char* pragma : {"PRAGMA journal_mode=WAL", "PRAGMA synchronous=FULL",

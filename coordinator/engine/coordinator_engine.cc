@@ -108,20 +108,20 @@ absl::StatusOr<RequestNumber> CoordinatorEngine::Generate(GenerateRequest reques
   sink->OnAccepted(accepted);
   const RequestNumber number = live->number;
   const std::weak_ptr<LiveRequest> weak = live;  // which owns the sink
-  live->sink = options_.text.open(
-      {.n = request.n,
-       .prompt_tokens = resolved.prompt,
-       .stop = std::move(request.stop),
-       .include_stop_in_output = request.include_stop_in_output,
-       .skip_special_tokens = request.skip_special_tokens,
-       .min_tokens = resolved.min_tokens,
-       .prompt_logprobs = request.prompt_logprobs.has_value()},
-      std::move(sink), [weak, signal = router_->StopSignal(number)](int sample) {
-        const RequestPtr r = weak.lock();
-        if (!r) return;
-        r->stopped[static_cast<size_t>(sample)] = true;
-        signal();
-      });
+  live->sink =
+      options_.text.open({.n = request.n,
+                          .prompt_tokens = resolved.prompt,
+                          .stop = std::move(request.stop),
+                          .include_stop_in_output = request.include_stop_in_output,
+                          .skip_special_tokens = request.skip_special_tokens,
+                          .min_tokens = resolved.min_tokens,
+                          .prompt_logprobs = request.prompt_logprobs.has_value()},
+                         std::move(sink), [weak, signal = router_->StopSignal(number)](int sample) {
+                           const RequestPtr r = weak.lock();
+                           if (!r) return;
+                           r->stopped[static_cast<size_t>(sample)] = true;
+                           signal();
+                         });
   {
     const std::lock_guard lock(live_mutex_);
     live_[number.value] = live;

@@ -130,8 +130,7 @@ absl::StatusOr<std::shared_ptr<GroupListener>> CoordinatorEngine::OnAttached(
   options_.metrics->GroupIs(info.name, "ready");
   router_->GroupUp(attach, engine, options_.limits.max_num_seqs);
   LogInfo("group '", info.name, "' attached: tp_size ", info.tp_size, ", ", g.num_pages,
-          " pages of ", g.page_tokens, " tokens, ", report.adapters.size(),
-          " adapters in place");
+          " pages of ", g.page_tokens, " tokens, ", report.adapters.size(), " adapters in place");
   return engine->MakeListener();
 }
 

@@ -252,8 +252,14 @@ TEST(EngineAdapters, K1K2K3AnswersAndMetricsNameTheAdapterAndItsResidency) {
   // Idle by now, and still shown.
   EXPECT_EQ(world.Metric("adapters_resident{group=\"g\",tier=\"device\"}"), 1);
   EXPECT_EQ(world.StatusOf("g").adapters.size(), 1u);
-  EXPECT_EQ(world.Metric("time_to_first_token_seconds_count{adapter_state=\"cold\",tenant_class=\"default\"}"), 1);
-  EXPECT_EQ(world.Metric("time_to_first_token_seconds_count{adapter_state=\"base\",tenant_class=\"default\"}"), 1);
+  EXPECT_EQ(
+      world.Metric(
+          "time_to_first_token_seconds_count{adapter_state=\"cold\",tenant_class=\"default\"}"),
+      1);
+  EXPECT_EQ(
+      world.Metric(
+          "time_to_first_token_seconds_count{adapter_state=\"base\",tenant_class=\"default\"}"),
+      1);
   world.Generate(World::Ask("a", {5}, 3));
   world.Settle();
   EXPECT_EQ(world.Metric("adapter_lookup_total{result=\"device_hit\"}"), 1);

@@ -146,8 +146,8 @@ TEST(EngineGroups, AMismatchIsRefusedByName) {
     const char* text;
     Reason reason;
   } cases[] = {
-      {[](GroupInfo& i) { i.model_fingerprint = Sha256Of("other"); }, "model_fingerprint=",
-       Reason::kGroupMismatch},
+      {[](GroupInfo& i) { i.model_fingerprint = Sha256Of("other"); },
+       "model_fingerprint=", Reason::kGroupMismatch},
       {[](GroupInfo& i) { i.build = "build-2"; }, "build=", Reason::kGroupMismatch},
       {[](GroupInfo& i) { i.ranks[1].build = "build-2"; }, "of tp_rank 1", Reason::kGroupMismatch},
       {[](GroupInfo& i) { i.ranks.pop_back(); }, "tp_size=2", Reason::kGroupMismatch},

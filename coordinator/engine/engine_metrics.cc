@@ -20,17 +20,24 @@ const char* Outcome(const absl::Status& status) {
   const auto detail = GetErrorDetail(status);
   const Reason reason = detail ? detail->reason : Reason::kInternal;
   switch (status.code()) {
-    case absl::StatusCode::kOk: return "ok";
-    case absl::StatusCode::kCancelled: return "client_cancelled";
-    case absl::StatusCode::kDeadlineExceeded: return "deadline_exceeded";
+    case absl::StatusCode::kOk:
+      return "ok";
+    case absl::StatusCode::kCancelled:
+      return "client_cancelled";
+    case absl::StatusCode::kDeadlineExceeded:
+      return "deadline_exceeded";
     case absl::StatusCode::kResourceExhausted:
-    case absl::StatusCode::kUnavailable: return "overloaded";
+    case absl::StatusCode::kUnavailable:
+      return "overloaded";
     case absl::StatusCode::kInvalidArgument:
     case absl::StatusCode::kNotFound:
-    case absl::StatusCode::kFailedPrecondition: return "client_error";
+    case absl::StatusCode::kFailedPrecondition:
+      return "client_error";
     case absl::StatusCode::kUnauthenticated:
-    case absl::StatusCode::kPermissionDenied: return "unauthenticated";
-    default: return reason == Reason::kWorkerLost ? "worker_lost" : "internal_error";
+    case absl::StatusCode::kPermissionDenied:
+      return "unauthenticated";
+    default:
+      return reason == Reason::kWorkerLost ? "worker_lost" : "internal_error";
   }
 }
 
@@ -47,13 +54,13 @@ const char* LoadResult(const absl::Status& outcome) {
 }  // namespace
 
 EngineMetrics::EngineMetrics(Metrics& m) {
-  requests_ = m.MakeCounter(
-      "requests_total", "Requests ended",
-      {Class(),
-       {"operation", {"completion"}},
-       {"outcome",
-        {"ok", "client_error", "unauthenticated", "quota_exceeded", "overloaded",
-         "deadline_exceeded", "client_cancelled", "worker_lost", "internal_error"}}});
+  requests_ =
+      m.MakeCounter("requests_total", "Requests ended",
+                    {Class(),
+                     {"operation", {"completion"}},
+                     {"outcome",
+                      {"ok", "client_error", "unauthenticated", "quota_exceeded", "overloaded",
+                       "deadline_exceeded", "client_cancelled", "worker_lost", "internal_error"}}});
   shed_ = m.MakeCounter(
       "shed_total", "Requests refused for want of room",
       {Class(),
@@ -62,8 +69,8 @@ EngineMetrics::EngineMetrics(Metrics& m) {
   ttft_ = m.MakeHistogram("time_to_first_token_seconds", "Arrival to first token",
                           {.01, .025, .05, .1, .2, .3, .5, .75, 1, 1.5, 2, 3, 5, 10, 20, 60},
                           {Class(), {"adapter_state", {"base", "hot", "warm", "cold"}}});
-  tpot = m.MakeHistogram("time_per_output_token_seconds", "Mean of a request, after its first token",
-                         kTokenSeconds, {Class()})
+  tpot = m.MakeHistogram("time_per_output_token_seconds",
+                         "Mean of a request, after its first token", kTokenSeconds, {Class()})
              .At("default");
   itl = m.MakeHistogram("inter_token_latency_seconds", "Gap between two tokens of a sample",
                         kTokenSeconds)
@@ -78,16 +85,20 @@ EngineMetrics::EngineMetrics(Metrics& m) {
                                        waits, {{"reason", {"load", "pages", "fairness"}}});
   wait_for_load_ = reasons.At("load");
   wait_for_pages_ = reasons.At("pages");
-  prompt_tokens = m.MakeHistogram("request_prompt_tokens", "Prompt length", PowersOfTwo(131072)).At();
+  prompt_tokens =
+      m.MakeHistogram("request_prompt_tokens", "Prompt length", PowersOfTwo(131072)).At();
   output_tokens =
-      m.MakeHistogram("request_output_tokens", "Output length, all samples", PowersOfTwo(131072)).At();
-  const auto prompts = m.MakeCounter("prompt_tokens_total", "Prompt tokens by where their KV is from",
-                                     {Class(), {"source", {"computed", "cached"}}});
+      m.MakeHistogram("request_output_tokens", "Output length, all samples", PowersOfTwo(131072))
+          .At();
+  const auto prompts =
+      m.MakeCounter("prompt_tokens_total", "Prompt tokens by where their KV is from",
+                    {Class(), {"source", {"computed", "cached"}}});
   prompt_tokens_computed = prompts.At("default", "computed");
   prompt_tokens_cached = prompts.At("default", "cached");
   output_tokens_total =
       m.MakeCounter("output_tokens_total", "Tokens delivered", {Class()}).At("default");
-  queue_requests = m.MakeGauge("queue_requests", "Requests that have not run yet", {Class()}).At("default");
+  queue_requests =
+      m.MakeGauge("queue_requests", "Requests that have not run yet", {Class()}).At("default");
   running_requests =
       m.MakeGauge("running_requests", "Requests that have begun to run", {Class()}).At("default");
   preemptions = m.MakeCounter("preemptions_total", "Sequences that gave up their pages",
@@ -104,19 +115,22 @@ EngineMetrics::EngineMetrics(Metrics& m) {
   evictions = evicted.At("device", "pressure");
   evictions_retire = evicted.At("device", "retire");
   const Label source = {"source", {"host", "disk", "coordinator", "object"}};
-  loads_ = m.MakeCounter("adapter_loads_total", "Adapter loads ended",
-                         {source, {"result", {"ok", "io_error", "corrupt", "timeout", "no_space"}}});
+  loads_ =
+      m.MakeCounter("adapter_loads_total", "Adapter loads ended",
+                    {source, {"result", {"ok", "io_error", "corrupt", "timeout", "no_space"}}});
   load_seconds_ = m.MakeHistogram(
       "adapter_load_duration_seconds", "Fetch begun to adapter on the device",
       {.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}, {source});
-  lookups_ = m.MakeCounter("adapter_lookup_total", "Where a request's adapter was",
-                           {{"result",
-                             {"device_hit", "host_hit", "disk_hit", "coordinator_fetch",
-                              "object_fetch", "unknown"}}});
-  pages_ = m.MakeGauge("pages", "Pages of a group", {Group(), {"owner", {"kv", "adapter", "free"}}});
+  lookups_ = m.MakeCounter(
+      "adapter_lookup_total", "Where a request's adapter was",
+      {{"result",
+        {"device_hit", "host_hit", "disk_hit", "coordinator_fetch", "object_fetch", "unknown"}}});
+  pages_ =
+      m.MakeGauge("pages", "Pages of a group", {Group(), {"owner", {"kv", "adapter", "free"}}});
   const Label tier = {"tier", {"device", "host", "disk", "object"}};
   residents_ = m.MakeGauge("adapters_resident", "Adapters on a tier", {Group(), tier});
-  resident_bytes_ = m.MakeGauge("adapter_resident_bytes", "Their bytes on each tp_rank", {Group(), tier});
+  resident_bytes_ =
+      m.MakeGauge("adapter_resident_bytes", "Their bytes on each tp_rank", {Group(), tier});
   group_state_ = m.MakeGauge("group_state", "1 for the state a group is in",
                              {Group(), {"state", kGroupStates}});
   group_epoch_ = m.MakeGauge("group_epoch", "Attach number of a group", {Group()});
@@ -127,7 +141,9 @@ void EngineMetrics::Ended(const absl::Status& status) const {
 }
 
 void EngineMetrics::FirstToken(absl::Duration since_arrival, bool adapter, bool cold) const {
-  ttft_.At("default", !adapter ? "base" : cold ? "cold" : "hot")
+  ttft_.At("default", !adapter ? "base"
+                      : cold   ? "cold"
+                               : "hot")
       .Observe(absl::ToDoubleSeconds(since_arrival));
 }
 
@@ -155,9 +171,9 @@ void EngineMetrics::GroupIs(const std::string& group, const std::string& state) 
 }
 
 GroupMetrics EngineMetrics::ForGroup(const std::string& group) const {
-  return {pages_.At(group, "kv"),          pages_.At(group, "adapter"),
-          pages_.At(group, "free"),        residents_.At(group, "device"),
-          resident_bytes_.At(group, "device"), group_epoch_.At(group)};
+  return {
+      pages_.At(group, "kv"),         pages_.At(group, "adapter"),         pages_.At(group, "free"),
+      residents_.At(group, "device"), resident_bytes_.At(group, "device"), group_epoch_.At(group)};
 }
 
 }  // namespace rootstock

@@ -162,7 +162,8 @@ class RandomLife {
     }
     for (int i = 0; i < a.sent.request.n; ++i) {
       const auto it = heard.tokens.find(i);
-      const std::vector<int32_t> got = it == heard.tokens.end() ? std::vector<int32_t>{} : it->second;
+      const std::vector<int32_t> got =
+          it == heard.tokens.end() ? std::vector<int32_t>{} : it->second;
       const std::vector<int32_t> want = world_.ExpectedTokens(a.sent, static_cast<uint32_t>(i));
       ASSERT_LE(got.size(), want.size());
       EXPECT_TRUE(std::equal(got.begin(), got.end(), want.begin())) << heard.accepted.request_id;

@@ -94,7 +94,8 @@ TEST(EngineSteps, APromptRunsInChunksBesideDecodes) {
   world.ExpectRight(longer);
   bool together = false;
   for (const StepPlan& plan : group.log) {
-    together |= plan.rows.size() == 2 && plan.rows[0].query_len == 1 && plan.rows[1].query_len == 31;
+    together |=
+        plan.rows.size() == 2 && plan.rows[0].query_len == 1 && plan.rows[1].query_len == 31;
   }
   EXPECT_TRUE(together);
   world.ExpectClean();

@@ -63,7 +63,8 @@ TEST(EngineThreads, StreamsAreExactWhileEverythingHappensAtOnce) {
     });
   }
   for (std::thread& t : clients) t.join();
-  EXPECT_TRUE(Await([&] { return world.engine->Status().queued + world.engine->Status().running == 0; }));
+  EXPECT_TRUE(
+      Await([&] { return world.engine->Status().queued + world.engine->Status().running == 0; }));
   EXPECT_TRUE(world.engine->Drain(absl::Now() + kPatience).ok());
   stop = true;
   one.join();

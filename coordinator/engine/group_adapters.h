@@ -34,7 +34,7 @@ enum class Residency {
   kFetched,   // content is on every node; pages are being collected
   kLoading,   // Load sent
   kResident,
-  kLeaving,   // Drop sent, or waiting for the last Step that names it
+  kLeaving,  // Drop sent, or waiting for the last Step that names it
 };
 
 // Engine thread only.
@@ -72,12 +72,12 @@ class GroupAdapters {
   struct Event {
     enum Kind { kNothing, kArrived, kFailed, kLeft } kind = kNothing;
     Digest digest;
-    absl::Status why;             // kFailed
-    std::vector<Order> waiting;   // whom it concerns, oldest first
-    bool was_load = false;        // a fetch or load ended, well or not
-    bool from_disk = false;       // the nodes had the content before
-    bool retired = false;         // kLeft: unregistered, not evicted
-    uint64_t started = 0;         // tag of its beginning, see set_tag
+    absl::Status why;            // kFailed
+    std::vector<Order> waiting;  // whom it concerns, oldest first
+    bool was_load = false;       // a fetch or load ended, well or not
+    bool from_disk = false;      // the nodes had the content before
+    bool retired = false;        // kLeft: unregistered, not evicted
+    uint64_t started = 0;        // tag of its beginning, see set_tag
   };
   // Of a Prefetch, Load or Drop; kNothing for other ids.
   Event Completed(CommandId command, const absl::Status& outcome);
@@ -117,7 +117,7 @@ class GroupAdapters {
   PageAllocator& pages_;
   SendFn send_;
   std::unordered_map<Digest, std::unique_ptr<Entry>> entries_;
-  std::map<uint64_t, Entry*> idle_;     // least recently used first
+  std::map<uint64_t, Entry*> idle_;  // least recently used first
   std::map<CommandId, Entry*> pending_;
   std::unordered_set<Digest> on_disk_;  // of the nodes, as far as this attach knows
   std::vector<Entry*> leaving_;         // Drop not sent yet

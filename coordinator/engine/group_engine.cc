@@ -22,9 +22,8 @@ class GroupEngine::Listener : public GroupListener {
   Listener(GroupEngine* engine, std::shared_ptr<TaskQueue> queue)
       : engine_(engine), queue_(std::move(queue)) {}
   void OnCompletion(Completion completion) override {
-    queue_->Post([e = engine_, c = std::move(completion)]() mutable {
-      e->OnCompletion(std::move(c));
-    });
+    queue_->Post(
+        [e = engine_, c = std::move(completion)]() mutable { e->OnCompletion(std::move(c)); });
   }
   void OnLeaving() override {
     queue_->Post([e = engine_] { e->OnDrain(); });
@@ -63,8 +62,8 @@ absl::StatusOr<std::unique_ptr<GroupEngine>> GroupEngine::Create(GroupConfig con
                                                                  std::shared_ptr<GroupLink> link,
                                                                  std::shared_ptr<TaskQueue> queue,
                                                                  GroupCallbacks callbacks) {
-  std::unique_ptr<GroupEngine> engine(new GroupEngine(std::move(config), std::move(link),
-                                                      std::move(queue), std::move(callbacks)));
+  std::unique_ptr<GroupEngine> engine(
+      new GroupEngine(std::move(config), std::move(link), std::move(queue), std::move(callbacks)));
   RETURN_IF_ERROR(engine->AdoptResidents());
   engine->Publish();
   GroupEngine* raw = engine.get();
@@ -132,7 +131,8 @@ GroupStatus GroupEngine::Snapshot() const {
 }
 
 // Refuses what can never fit here; cuts an open-ended answer to what does.
-absl::Status GroupEngine::FitRequest(LiveRequest& request, const AdapterFootprint& footprint) const {
+absl::Status GroupEngine::FitRequest(LiveRequest& request,
+                                     const AdapterFootprint& footprint) const {
   ResolvedRequest& r = request.resolved;
   const PageGeometry& geometry = config_.report.geometry;
   const uint32_t usable = geometry.num_pages - 1;
@@ -175,7 +175,7 @@ void GroupEngine::OnSubmit(RequestPtr request) {
     }
     footprint = it->second;
     r.cold = !adapters_.IsResident(content.digest);
-    config_.metrics->Looked(!r.cold                             ? AdapterLookup::kDeviceHit
+    config_.metrics->Looked(!r.cold                              ? AdapterLookup::kDeviceHit
                             : adapters_.IsOnDisk(content.digest) ? AdapterLookup::kDiskHit
                                                                  : AdapterLookup::kFetch);
   }
@@ -227,7 +227,8 @@ void GroupEngine::OnAdapterEvent(const GroupAdapters::Event& event) {
         config_.clock() - absl::FromUnixMicros(static_cast<int64_t>(event.started)));
   }
   switch (event.kind) {
-    case GroupAdapters::Event::kNothing: return;
+    case GroupAdapters::Event::kNothing:
+      return;
     case GroupAdapters::Event::kArrived:
       callbacks_.residency(event.digest, true);
       for (const Order order : event.waiting) {
@@ -321,11 +322,12 @@ void GroupEngine::OnLost(const absl::Status& why) {
       LogError("request '", request->resolved.request_id, "', adapter ",
                request->resolved.adapter ? request->resolved.adapter->digest.Short() : "none",
                ": in flight at ", kMaxDeaths + 1, " losses of its group, the last one alone");
-      CloseRequest(*request,
-                   MakeError(absl::StatusCode::kInternal, Reason::kWorkerLost, "group",
-                             config_.info.name,
-                             absl::StrCat("was lost with this request in flight, for the third "
-                                          "time: ", std::string(why.message()))));
+      CloseRequest(
+          *request,
+          MakeError(absl::StatusCode::kInternal, Reason::kWorkerLost, "group", config_.info.name,
+                    absl::StrCat("was lost with this request in flight, for the third "
+                                 "time: ",
+                                 std::string(why.message()))));
     } else {
       back.push_back(Detach(*request));
     }

@@ -37,11 +37,11 @@ struct GroupConfig {
 struct GroupCallbacks {
   // The request's answer is complete; its sink is to be closed with the status.
   std::function<void(const RequestPtr&, const absl::Status&)> close;
-  std::function<void(RequestNumber)> admitted;         // began to run
+  std::function<void(RequestNumber)> admitted;  // began to run
   std::function<void(RequestNumber)> ended;
   std::function<void(std::vector<RequestPtr>)> returned;  // to be placed again
   std::function<void(Digest, bool resident)> residency;
-  std::function<void(const absl::Status&)> gone;       // lost; nothing follows
+  std::function<void(const absl::Status&)> gone;  // lost; nothing follows
 };
 
 // Plans run one step ahead: at most two are not completed, and a plan never waits for the tokens
@@ -83,8 +83,8 @@ class GroupEngine {
   };
   class Listener;
 
-  GroupEngine(GroupConfig config, std::shared_ptr<GroupLink> link,
-              std::shared_ptr<TaskQueue> queue, GroupCallbacks callbacks);
+  GroupEngine(GroupConfig config, std::shared_ptr<GroupLink> link, std::shared_ptr<TaskQueue> queue,
+              GroupCallbacks callbacks);
   absl::Status AdoptResidents();
   void Post(std::function<void()> task);
 
@@ -136,8 +136,8 @@ class GroupEngine {
   std::unordered_map<Digest, AdapterFootprint> footprints_;
   std::unordered_map<uint64_t, RequestPtr> requests_;  // by number
   std::vector<Sequence*> running_;                     // oldest first
-  std::map<Order, Sequence*> ready_;   // waiting, adapter on the device
-  std::map<Order, Sequence*> parked_;  // waiting for their adapter
+  std::map<Order, Sequence*> ready_;                   // waiting, adapter on the device
+  std::map<Order, Sequence*> parked_;                  // waiting for their adapter
   std::unordered_set<LiveRequest*> keeping_prompts_;
   std::deque<SentStep> steps_;  // not completed
   std::vector<SequenceSlot> free_slots_;

@@ -36,13 +36,13 @@ void GroupEngine::Admit(Sequence& sequence, const RowDecision& row) {
   sequence.pages = request.prompt_pages;
   for (const PageId page : sequence.pages) pages_.Share(page);
   const std::vector<PageId> own = *pages_.TakeKv(row.new_pages);
-  sequence.computed = static_cast<uint32_t>(sequence.pages.size()) *
-                      config_.report.geometry.page_tokens;
+  sequence.computed =
+      static_cast<uint32_t>(sequence.pages.size()) * config_.report.geometry.page_tokens;
   config_.metrics->prompt_tokens_cached.Add(sequence.computed);
   sequence.pages.insert(sequence.pages.end(), own.begin(), own.end());
-  const auto at = std::upper_bound(
-      running_.begin(), running_.end(), sequence.order(),
-      [](Order order, const Sequence* other) { return order < other->order(); });
+  const auto at =
+      std::upper_bound(running_.begin(), running_.end(), sequence.order(),
+                       [](Order order, const Sequence* other) { return order < other->order(); });
   running_.insert(at, &sequence);
   if (!request.admitted) {
     request.admitted = true;

@@ -184,8 +184,7 @@ void GroupEngine::AddRow(StepPlan& plan, SentStep& step, Sequence& s, const RowD
   row.output = OutputOf(s, decided.query_len);
   const uint32_t prompt = resolved.prompt_tokens();
   if (s.computed < prompt) {
-    config_.metrics->prompt_tokens_computed.Add(
-        std::min(prompt - s.computed, decided.query_len));
+    config_.metrics->prompt_tokens_computed.Add(std::min(prompt - s.computed, decided.query_len));
   }
   s.computed += decided.query_len;
   ++s.rows_in_flight;
@@ -265,8 +264,7 @@ void GroupEngine::ApplyResult(const SentRow& row, RowResult& result) {
   }
   if (!result.tokens.empty() && s.running) {
     s.prompt_confirmed = true;
-    if (request.resolved.sampling.prompt_logprobs >= 0 && s.index == 0 &&
-        !s.prompt_logprobs_sent) {
+    if (request.resolved.sampling.prompt_logprobs >= 0 && s.index == 0 && !s.prompt_logprobs_sent) {
       batch.prompt_logprobs = std::exchange(s.prompt_logprobs, {});
       s.prompt_logprobs_sent = true;
     }
@@ -290,8 +288,8 @@ void GroupEngine::ApplyResult(const SentRow& row, RowResult& result) {
       config_.metrics->itl.Observe(absl::ToDoubleSeconds(now - s.last_token_at));
     }
     s.last_token_at = now;
-    const FinishOutcome finish = CheckFinish(
-        request.resolved, static_cast<uint32_t>(s.outputs.size()), result.tokens[i]);
+    const FinishOutcome finish =
+        CheckFinish(request.resolved, static_cast<uint32_t>(s.outputs.size()), result.tokens[i]);
     if (finish.reason != FinishReason::kNone) {
       batch.finish_reason = finish.reason;
       batch.stop_match = finish.stop_match;

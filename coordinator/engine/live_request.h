@@ -23,7 +23,7 @@ struct Sequence {
 
   std::vector<int32_t> outputs;  // received, up to a stop
   bool finished = false;
-  uint32_t deaths = 0;  // groups that were lost while it ran on them
+  uint32_t deaths = 0;                        // groups that were lost while it ran on them
   std::vector<TokenLogprob> prompt_logprobs;  // received so far, sample 0 only
   bool prompt_logprobs_sent = false;
   absl::Time last_token_at = absl::InfinitePast();
@@ -36,7 +36,7 @@ struct Sequence {
   uint32_t computed = 0;    // positions that sent rows cover
   uint32_t pages_sent = 0;  // of `pages`
   std::vector<PageId> pages;
-  CommandId last_step{0};   // the last one sent that names it
+  CommandId last_step{0};         // the last one sent that names it
   bool prompt_confirmed = false;  // a result came that needed the whole prompt
   // Of rows not answered yet; also after it stopped running.
   uint32_t rows_in_flight = 0;
@@ -59,7 +59,7 @@ struct LiveRequest {
   const RequestNumber number;
   ResolvedRequest resolved;
   std::shared_ptr<TokenSink> sink;
-  absl::Time arrived;   // engine clock
+  absl::Time arrived;                            // engine clock
   absl::Time deadline = absl::InfiniteFuture();  // engine clock
   std::vector<Sequence> sequences;
   bool admitted = false;  // a sample has run once

@@ -88,9 +88,8 @@ class ThreadTaskQueue : public TaskQueue {
 Clock MonotonicClock() {
   const absl::Time wall = absl::Now();
   const auto steady = std::chrono::steady_clock::now();
-  return [wall, steady] {
-    return wall + absl::FromChrono(std::chrono::steady_clock::now() - steady);
-  };
+  return
+      [wall, steady] { return wall + absl::FromChrono(std::chrono::steady_clock::now() - steady); };
 }
 
 TaskQueueFactory ThreadTaskQueues(Clock clock) {

@@ -87,12 +87,22 @@ class Model {
 
   void RandomOperation() {
     switch (random_() % 7) {
-      case 0: TakeKv(); break;
-      case 1: TakeAdapter(); break;
-      case 2: ShareOne(); break;
+      case 0:
+        TakeKv();
+        break;
+      case 1:
+        TakeAdapter();
+        break;
+      case 2:
+        ShareOne();
+        break;
       case 3:
-      case 4: ReleaseOne(); break;
-      case 5: ++sent_; break;
+      case 4:
+        ReleaseOne();
+        break;
+      case 5:
+        ++sent_;
+        break;
       default:
         if (completed_ < sent_) pages_.StepCompleted(CommandId(++completed_));
     }

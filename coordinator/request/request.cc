@@ -158,8 +158,8 @@ absl::StatusOr<ResolvedRequest> Resolve(const GenerateRequest& request, const Se
   out.n = static_cast<uint32_t>(request.n);
   const uint32_t room = model.max_model_len - static_cast<uint32_t>(prompt.size());
   out.max_tokens_asked = request.max_tokens.has_value();
-  out.max_tokens = std::min(room, static_cast<uint32_t>(request.max_tokens.value_or(
-                                      static_cast<int32_t>(room))));
+  out.max_tokens = std::min(
+      room, static_cast<uint32_t>(request.max_tokens.value_or(static_cast<int32_t>(room))));
   out.min_tokens = static_cast<uint32_t>(request.min_tokens);
   if (out.min_tokens > out.max_tokens) {
     return Bad("min_tokens", out.min_tokens,

@@ -31,10 +31,10 @@ struct ResolvedRequest {
   SamplingParams sampling;
   uint64_t seed = 0;
   uint32_t n = 1;
-  uint32_t max_tokens = 1;          // of output, within the context
-  bool max_tokens_asked = false;    // false: may be cut to what a group's pages hold
+  uint32_t max_tokens = 1;        // of output, within the context
+  bool max_tokens_asked = false;  // false: may be cut to what a group's pages hold
   uint32_t min_tokens = 0;
-  std::vector<int32_t> eos;         // empty with ignore_eos
+  std::vector<int32_t> eos;  // empty with ignore_eos
   std::vector<int32_t> stop_ids;
   absl::Time deadline = absl::InfiniteFuture();
 

@@ -243,11 +243,10 @@ absl::Status CheckFits(uint32_t positions, uint32_t page_tokens, uint32_t adapte
                        uint32_t pages) {
   const uint64_t kv = PagesFor(positions, page_tokens);
   if (kv + adapter_pages <= pages) return absl::OkStatus();
-  return InvalidField(
-      Reason::kTooLarge, "pages", absl::StrCat(kv + adapter_pages),
-      absl::StrCat(positions, " tokens of ", page_tokens, " a page take ", kv, " pages, the adapter ",
-                   adapter_pages, "; the group has ", pages,
-                   ": it can never fit, ask for fewer tokens"));
+  return InvalidField(Reason::kTooLarge, "pages", absl::StrCat(kv + adapter_pages),
+                      absl::StrCat(positions, " tokens of ", page_tokens, " a page take ", kv,
+                                   " pages, the adapter ", adapter_pages, "; the group has ", pages,
+                                   ": it can never fit, ask for fewer tokens"));
 }
 
 }  // namespace rootstock

@@ -24,10 +24,10 @@ struct ScheduleLimits {
 // A sequence that holds a slot.
 struct RunningView {
   Order order = 0;
-  uint32_t length = 0;    // tokens, those counted that a step in flight will sample
-  uint32_t computed = 0;  // of them planned; equal to length: wants no row
-  uint32_t pages = 0;     // held
-  uint32_t freeable = 0;  // of them read by nobody else
+  uint32_t length = 0;      // tokens, those counted that a step in flight will sample
+  uint32_t computed = 0;    // of them planned; equal to length: wants no row
+  uint32_t pages = 0;       // held
+  uint32_t freeable = 0;    // of them read by nobody else
   bool preemptible = true;  // false: ends with what is in flight
   bool solo = false;
 };
@@ -36,7 +36,7 @@ struct RunningView {
 struct WaitingView {
   Order order = 0;
   uint32_t length = 0;
-  uint32_t max_length = 0;  // positions it may ever compute
+  uint32_t max_length = 0;    // positions it may ever compute
   uint32_t shared_pages = 0;  // full prompt pages of a sibling: already computed
   bool solo = false;          // runs with no other sequence in the group
 };
@@ -56,18 +56,18 @@ struct IdleAdapterView {
 
 struct SchedulerView {
   ScheduleLimits limits;
-  std::vector<RunningView> running;         // oldest first
-  std::vector<WaitingView> waiting;         // oldest first; a bounded window
-  std::vector<LoadView> loads;              // oldest first
+  std::vector<RunningView> running;            // oldest first
+  std::vector<WaitingView> waiting;            // oldest first; a bounded window
+  std::vector<LoadView> loads;                 // oldest first
   std::vector<IdleAdapterView> idle_adapters;  // least recently used first
-  uint32_t free_pages = 0;      // for Steps
-  uint32_t free_for_loads = 0;  // of them
-  uint32_t pages_coming = 0;    // of adapters that are being dropped
+  uint32_t free_pages = 0;                     // for Steps
+  uint32_t free_for_loads = 0;                 // of them
+  uint32_t pages_coming = 0;                   // of adapters that are being dropped
   uint32_t free_slots = 0;
 };
 
 struct RowDecision {
-  bool admit = false;      // index is into waiting, else into running
+  bool admit = false;  // index is into waiting, else into running
   uint32_t index = 0;
   uint32_t query_len = 0;
   uint32_t new_pages = 0;  // to take for it

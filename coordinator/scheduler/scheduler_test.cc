@@ -22,13 +22,13 @@ SchedulerView View(uint32_t free_pages) {
 
 RunningView Decoding(Order order, uint32_t length) {
   const uint32_t pages = PagesFor(length - 1, 4);
-  return {.order = order, .length = length, .computed = length - 1, .pages = pages,
-          .freeable = pages};
+  return {
+      .order = order, .length = length, .computed = length - 1, .pages = pages, .freeable = pages};
 }
 RunningView Prefilling(Order order, uint32_t length, uint32_t computed) {
   const uint32_t pages = PagesFor(length, 4);
-  return {.order = order, .length = length, .computed = computed, .pages = pages,
-          .freeable = pages};
+  return {
+      .order = order, .length = length, .computed = computed, .pages = pages, .freeable = pages};
 }
 WaitingView Waiting(Order order, uint32_t length) {
   return {.order = order, .length = length, .max_length = length + 100};
@@ -224,7 +224,8 @@ TEST(Scheduler, OlderRowsComeBeforeALoad) {
 TEST(Scheduler, TheOldestTakesBackWhatYoungerLoadsReserved) {
   SchedulerView view = View(0);
   view.running = {Decoding(1, 5)};
-  view.loads = {{.order = 2, .reserved = 2, .missing = 1}, {.order = 3, .reserved = 2, .missing = 1}};
+  view.loads = {{.order = 2, .reserved = 2, .missing = 1},
+                {.order = 3, .reserved = 2, .missing = 1}};
   const Decision d = Schedule(view);
   EXPECT_THAT(d.unreserve, ElementsAre(1));
   EXPECT_THAT(Rows(d), ElementsAre(Row{false, 0, 1, 1}));
@@ -271,9 +272,10 @@ TEST(Scheduler, WhatNeverFitsIsRefusedWithTheArithmetic) {
   const absl::Status status = CheckFits(41, 4, 3, 13);
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(GetErrorDetail(status)->reason, Reason::kTooLarge);
-  EXPECT_EQ(status.message(),
-            "pages=14: 41 tokens of 4 a page take 11 pages, the adapter 3; the group has 13: it can "
-            "never fit, ask for fewer tokens");
+  EXPECT_EQ(
+      status.message(),
+      "pages=14: 41 tokens of 4 a page take 11 pages, the adapter 3; the group has 13: it can "
+      "never fit, ask for fewer tokens");
 }
 
 }  // namespace

@@ -95,7 +95,8 @@ std::set<Digest> FakeGroup::residents() const {
 }
 
 void FakeGroup::Poison(uint32_t page) {
-  for (uint32_t i = 0; i < geometry.page_tokens; ++i) Memory(page, i) = 0xdeadbeefull + page * 31 + i;
+  for (uint32_t i = 0; i < geometry.page_tokens; ++i)
+    Memory(page, i) = 0xdeadbeefull + page * 31 + i;
 }
 
 void FakeGroup::Receive(Command command) {
@@ -202,7 +203,8 @@ void FakeGroup::CheckRow(CommandId id, const PlanRow& row) {
   for (uint32_t p = row.position / geometry.page_tokens;
        p <= (slot.next_position - 1) / geometry.page_tokens && p < slot.pages.size(); ++p) {
     for (const auto& [other, state] : slots_) {
-      if (other != row.slot.value && std::count(state->pages.begin(), state->pages.end(), slot.pages[p]) > 0) {
+      if (other != row.slot.value &&
+          std::count(state->pages.begin(), state->pages.end(), slot.pages[p]) > 0) {
         Violation("a page written by two");
       }
     }
@@ -259,8 +261,8 @@ RowResult FakeGroup::ExecuteRow(const PlanRow& row) {
   for (uint32_t p = 0; p < row.position; ++p) context = toy::Mix(context, cell(p));
   RowResult out;
   out.slot = row.slot;
-  const bool prompt_logprobs = row.output == RowOutput::kPromptLogprobs ||
-                               row.output == RowOutput::kTokenAndPromptLogprobs;
+  const bool prompt_logprobs =
+      row.output == RowOutput::kPromptLogprobs || row.output == RowOutput::kTokenAndPromptLogprobs;
   for (uint32_t i = 0; i < row.query_len; ++i) {
     const uint32_t position = row.position + i;
     const int32_t token = row.tokens.empty() ? slot.last_token : row.tokens[i];

@@ -90,7 +90,9 @@ class FakeGroup {
   StepResult Execute(const StepPlan& plan);
   RowResult ExecuteRow(const PlanRow& row);
   uint64_t AdapterKeyOnDevice(const NewSequence& sequence);
-  uint64_t& Memory(uint32_t page, uint32_t offset) { return memory_[page * geometry.page_tokens + offset]; }
+  uint64_t& Memory(uint32_t page, uint32_t offset) {
+    return memory_[page * geometry.page_tokens + offset];
+  }
   void Poison(uint32_t page);
   void Violation(const std::string& text) { violations.push_back(text); }
 

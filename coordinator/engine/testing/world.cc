@@ -67,10 +67,10 @@ World::~World() {
 }
 
 void World::OpenRegistry() {
-  auto opened = Registry::Open({.data_dir = directory / "data",
-                                .base_name = "base",
-                                .loader = LoadName,
-                                .unix_ms = [] { return int64_t{1}; }});
+  auto opened = Registry::Open(
+      {.data_dir = directory / "data", .base_name = "base", .loader = LoadName, .unix_ms = [] {
+         return int64_t{1};
+       }});
   EXPECT_TRUE(opened.ok()) << opened.status();
   registry = *std::move(opened);
 }
@@ -107,9 +107,9 @@ void World::MakeEngine() {
                              : InvalidField(Reason::kCannotSplit, "tp_size",
                                             absl::StrCat(info.tp_size), "3 KV heads");
   };
-  o.shape.footprint = [f = options_.footprint](const AdapterContent& c, const GroupInfo&,
-                                               const AttachReport&)
-      -> absl::StatusOr<AdapterFootprint> {
+  o.shape.footprint = [f = options_.footprint](
+                          const AdapterContent& c, const GroupInfo&,
+                          const AttachReport&) -> absl::StatusOr<AdapterFootprint> {
     if (f) return f(c);
     return toy::FootprintOf(c.digest);
   };
