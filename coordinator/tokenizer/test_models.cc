@@ -18,6 +18,17 @@ std::string Quoted(const std::string& text) {
                                       : absl::StrCat("\"", text, "\"");
 }
 
+// "<0x00>": 3, ... with a comma at the end.
+std::string ByteTokens() {
+  std::string bytes;
+  for (int byte = 0; byte < 256; ++byte) {
+    char token[24];
+    std::snprintf(token, sizeof(token), "\"<0x%02X>\": %d, ", byte, byte + 3);
+    bytes += token;
+  }
+  return bytes;
+}
+
 }  // namespace
 
 TestFolder::TestFolder() {
@@ -71,12 +82,8 @@ TestJson ByteLevelJson() {
 }
 
 TestJson SentencePieceJson() {
-  std::string bytes;
-  for (int byte = 0; byte < 256; ++byte) {
-    char token[24];
-    std::snprintf(token, sizeof(token), "\"<0x%02X>\": %d, ", byte, byte + 3);
-    bytes += token;
-  }
+  const std::string bytes = ByteTokens();
+
   TestJson json;
   json.model = absl::StrCat(
       R"({"type": "BPE", "unk_token": "<unk>", "fuse_unk": true, "byte_fallback": true,
@@ -91,6 +98,18 @@ TestJson SentencePieceJson() {
   json.decoder = R"({"type": "Sequence", "decoders": [
       {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"},
       {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1, "stop": 0}]})";
+  return json;
+}
+
+TestJson PiecesJson() {
+  TestJson json = SentencePieceJson();
+  json.model = absl::StrCat(
+      R"({"type": "BPE", "unk_token": "<unk>", "byte_fallback": true, "end_of_word_suffix": "|",
+          "merges": [], "vocab": {)",
+      ByteTokens(), R"("<unk>": 0, "<s>": 1, "</s>": 2}})");
+  json.normalizer = "null";
+  json.decoder =
+      R"({"type": "Sequence", "decoders": [{"type": "ByteFallback"}, {"type": "Fuse"}]})";
   return json;
 }
 

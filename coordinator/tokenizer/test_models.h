@@ -46,4 +46,9 @@ TestJson ByteLevelJson();
 // "▁" 259, "h" 260, "i" 261, "hi" 262, "▁hi" 263, "é" 264.
 TestJson SentencePieceJson();
 
+// A vocabulary of "<unk>" 0, "<s>" 1, "</s>" 2 and the bytes alone, whose pieces end with the bytes
+// of
+// "|": decoding shows where texts are cut.
+TestJson PiecesJson();
+
 }  // namespace rootstock

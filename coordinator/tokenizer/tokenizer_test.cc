@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "coordinator/tokenizer/test_models.h"
@@ -171,6 +173,50 @@ TEST(Detokenizer, GivesTheTextOfDecode) {
       ASSERT_EQ(text.substr(same), tail_text);
     }
   }
+}
+
+// Random bytes: refused exactly when they are not UTF-8, else the text comes back.
+TEST(Tokenizer, RandomBytesAreRefusedOrComeBack) {
+  std::mt19937 random(2);
+  const auto bytes = Load(ByteLevelJson());
+  const auto pieces = Load(SentencePieceJson());
+  const char alphabet[] = "a <s>\xC3\xA9\xE4\xB8\xAD\xF0\x9F\x98\x80\xFF\n\0\xE2\x96\x81";
+  int valid = 0;
+  for (int round = 0; round < 20'000; ++round) {
+    std::string text(random() % 6, ' ');
+    for (char& c : text) {
+      c = random() % 8 == 0 ? static_cast<char>(random()) : alphabet[random() % sizeof(alphabet)];
+    }
+    const bool ok = ValidUtf8Prefix(text) == text.size();
+    valid += ok;
+    for (const EncodeOptions& options : {kPlain, kParse}) {
+      const absl::StatusOr<Ids> ids = bytes->Encode(text, options);
+      ASSERT_EQ(ids.ok(), ok);
+      ASSERT_EQ(pieces->Encode(text, options).ok(), ok);
+      if (ok) {
+        ASSERT_EQ(bytes->Decode(*ids, false), text);
+      }
+    }
+  }
+  EXPECT_GT(valid, 1000);
+}
+
+TEST(Tokenizer, ServesThreadsAtOnce) {
+  const auto tokenizer = Load(ByteLevelJson());
+  const std::string text = "hello hello é <s> 12 中文\n";
+  const Ids expected = Encode(*tokenizer, text, kParse);
+  std::vector<std::thread> threads;
+  std::atomic<int> wrong = 0;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      for (int round = 0; round < 50; ++round) {
+        const absl::StatusOr<Ids> ids = tokenizer->Encode(text, kParse);
+        if (!ids.ok() || *ids != expected || tokenizer->Decode(*ids, false) != text) ++wrong;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
 }
 
 }  // namespace

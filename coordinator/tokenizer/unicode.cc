@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -48,6 +49,71 @@ const icu::Normalizer2* FullNormalizer(NormalForm form, UErrorCode& error) {
   return nullptr;
 }
 
+// Marks in one run above which they are sorted before ICU sees them: it moves each mark back to its
+// place one by one, which takes square time in a run's length.
+constexpr size_t kLongRun = 64;
+
+// Characters of class 0 whose decomposition begins with a mark, beside the classes' own.
+bool IsMark(char32_t c) {
+  return u_getCombiningClass(static_cast<UChar32>(c)) != 0 || c == 0xF73 || c == 0xF75 ||
+         c == 0xF81 || c == 0xFF9E || c == 0xFF9F;
+}
+
+// Appends the marks of `run`, decomposed and in canonical order.
+void AppendSorted(std::string_view run, const icu::Normalizer2& form, std::string& out) {
+  struct Mark {
+    char32_t character;
+    uint8_t combining_class;
+  };
+  std::vector<Mark> marks;
+  const auto add = [&](UChar32 c) {
+    marks.push_back({static_cast<char32_t>(c), u_getCombiningClass(c)});
+  };
+  for (size_t pos = 0; pos < run.size();) {
+    const auto c = static_cast<UChar32>(NextCodePoint(run, pos));
+    icu::UnicodeString parts;
+    if (!form.getDecomposition(c, parts)) {
+      add(c);
+      continue;
+    }
+    for (int32_t i = 0; i < parts.length(); i = parts.moveIndex32(i, 1)) add(parts.char32At(i));
+  }
+  std::stable_sort(marks.begin(), marks.end(), [](const Mark& a, const Mark& b) {
+    return a.combining_class < b.combining_class;
+  });
+  for (const Mark& mark : marks) AppendUtf8(mark.character, out);
+}
+
+// The same text in a canonically equivalent spelling whose long runs of marks are in order.
+std::string SortLongRuns(std::string_view text, const icu::Normalizer2& form) {
+  std::string result;
+  result.reserve(text.size());
+  size_t begin = 0;  // Of the run of marks that ends here.
+  size_t length = 0;
+  const auto end_run = [&](size_t end) {
+    const std::string_view run = text.substr(begin, end - begin);
+    if (length > kLongRun) {
+      AppendSorted(run, form, result);
+    } else {
+      result += run;
+    }
+    length = 0;
+  };
+  for (size_t pos = 0; pos < text.size();) {
+    const size_t here = pos;
+    const char32_t c = NextCodePoint(text, pos);
+    if (c >= 0x300 && IsMark(c) && AssignedBy(c, 9)) {
+      ++length;
+      continue;
+    }
+    end_run(here);
+    result += text.substr(here, pos - here);
+    begin = pos;
+  }
+  end_run(text.size());
+  return result;
+}
+
 bool IsAscii(std::string_view text) {
   return std::all_of(text.begin(), text.end(), [](char c) { return (c & 0x80) == 0; });
 }
@@ -68,8 +134,9 @@ absl::StatusOr<std::string> Normalize(std::string_view text, NormalForm form) {
   std::string result;
   if (U_SUCCESS(error)) {
     const icu::FilteredNormalizer2 normalizer(*full, *known);
-    icu::StringByteSink<std::string> sink(&result, static_cast<int32_t>(text.size()));
-    normalizer.normalizeUTF8(0, {text.data(), static_cast<int32_t>(text.size())}, sink, nullptr,
+    const std::string sorted = SortLongRuns(text, *full);
+    icu::StringByteSink<std::string> sink(&result, static_cast<int32_t>(sorted.size()));
+    normalizer.normalizeUTF8(0, {sorted.data(), static_cast<int32_t>(sorted.size())}, sink, nullptr,
                              error);
   }
   if (U_FAILURE(error)) {

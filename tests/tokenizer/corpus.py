@@ -54,6 +54,8 @@ FOREIGN_SPECIALS = ["<s>", "</s>", "<unk>", "<|im_start|>", "<|im_end|>", "<|end
 COMBINING = [(0x300, 0x36F), (0x483, 0x487), (0x591, 0x5BD), (0x610, 0x61A), (0x64B, 0x65F),
              (0x1AB0, 0x1ABE), (0x20D0, 0x20DC), (0x302A, 0x302F), (0xFE20, 0xFE2F), (0x93C, 0x94D)]
 
+DECOMPOSING_MARKS = [(0xF71, 0xF75), (0xF80, 0xF81), (0xFF9E, 0xFF9F), (0x340, 0x344)]
+
 
 class Corpus:
     """One seeded stream of strings. `specials` are the literals of the tokenizer's added tokens."""
@@ -123,7 +125,10 @@ class Corpus:
     def combining(self) -> str:
         base = lambda: self.random.choice("aeiouAEnNcſ가ᄀक्षبকா한ẛ .0<")  # noqa: E731
         marks = lambda: self._repeat(lambda: self._from_ranges(COMBINING), 0, 5)  # noqa: E731
-        return self._repeat(lambda: base() + marks(), 1, 8)
+        text = self._repeat(lambda: base() + marks(), 1, 8)
+        if self.random.random() < 0.03:
+            text += self._repeat(lambda: self._from_ranges([*COMBINING, *DECOMPOSING_MARKS]), 60, 200)
+        return text
 
     def contractions(self) -> str:
         piece = lambda: self.random.choice(WORDS) + self.random.choice(CONTRACTIONS)  # noqa: E731
