@@ -53,10 +53,12 @@ const icu::Normalizer2* FullNormalizer(NormalForm form, UErrorCode& error) {
 // place one by one, which takes square time in a run's length.
 constexpr size_t kLongRun = 64;
 
-// Characters of class 0 whose decomposition begins with a mark, beside the classes' own.
-bool IsMark(char32_t c) {
+// Whether the decomposition of `c` begins with a mark: marks themselves, three vowel signs of class
+// 0, and, in compatibility forms, the halfwidth sound marks.
+bool IsMark(char32_t c, bool compatibility) {
+  if (c == 0xFF9E || c == 0xFF9F) return compatibility;
   return u_getCombiningClass(static_cast<UChar32>(c)) != 0 || c == 0xF73 || c == 0xF75 ||
-         c == 0xF81 || c == 0xFF9E || c == 0xFF9F;
+         c == 0xF81;
 }
 
 // Appends the marks of `run`, decomposed and in canonical order.
@@ -84,8 +86,8 @@ void AppendSorted(std::string_view run, const icu::Normalizer2& form, std::strin
   for (const Mark& mark : marks) AppendUtf8(mark.character, out);
 }
 
-// The same text in a canonically equivalent spelling whose long runs of marks are in order.
-std::string SortLongRuns(std::string_view text, const icu::Normalizer2& form) {
+// The same text in an equivalent spelling whose long runs of marks are in order.
+std::string SortLongRuns(std::string_view text, const icu::Normalizer2& form, bool compatibility) {
   std::string result;
   result.reserve(text.size());
   size_t begin = 0;  // Of the run of marks that ends here.
@@ -102,7 +104,7 @@ std::string SortLongRuns(std::string_view text, const icu::Normalizer2& form) {
   for (size_t pos = 0; pos < text.size();) {
     const size_t here = pos;
     const char32_t c = NextCodePoint(text, pos);
-    if (c >= 0x300 && IsMark(c) && AssignedBy(c, 9)) {
+    if (c >= 0x300 && IsMark(c, compatibility) && AssignedBy(c, 9)) {
       ++length;
       continue;
     }
@@ -134,7 +136,8 @@ absl::StatusOr<std::string> Normalize(std::string_view text, NormalForm form) {
   std::string result;
   if (U_SUCCESS(error)) {
     const icu::FilteredNormalizer2 normalizer(*full, *known);
-    const std::string sorted = SortLongRuns(text, *full);
+    const bool compatibility = form == NormalForm::kNfkc || form == NormalForm::kNfkd;
+    const std::string sorted = SortLongRuns(text, *full, compatibility);
     icu::StringByteSink<std::string> sink(&result, static_cast<int32_t>(sorted.size()));
     normalizer.normalizeUTF8(0, {sorted.data(), static_cast<int32_t>(sorted.size())}, sink, nullptr,
                              error);
