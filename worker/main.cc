@@ -72,15 +72,17 @@ void WritePorts(const std::string& file, const GroupInfo& info) {
 }
 
 // From options to the exit code. An error is every rank's.
-absl::StatusOr<int> Serve(const WorkerOptions& options, GroupBus& bus, Metrics& metrics) {
+absl::StatusOr<int> Serve(const WorkerOptions& options, GroupBus& bus, Metrics& metrics,
+                          std::unique_ptr<MetricsServer>& server) {
   const Node node = FindNode();
   const int port =
       options.metrics_port == 0 ? 0 : static_cast<int>(options.metrics_port) + node.local_rank;
-  auto server = MetricsServer::Start(metrics, "0.0.0.0", port);
-  RETURN_IF_ERROR(bus.Agree(server.status()));
+  auto started = MetricsServer::Start(metrics, "0.0.0.0", port);
+  RETURN_IF_ERROR(bus.Agree(started.status()));
+  server = *std::move(started);
   absl::StatusOr<ModelPlan> plan = PlanModel(options, bus.tp_size(), node.local_size);
   RETURN_IF_ERROR(bus.Agree(plan.status()));
-  const RankHello hello = MakeHello(options, *plan, (*server)->port());
+  const RankHello hello = MakeHello(options, *plan, server->port());
   ASSIGN_OR_RETURN(const Group group, Rendezvous(bus, hello));
   if (bus.tp_rank() == 0 && !options.port_file.empty()) WritePorts(options.port_file, group.info);
 
@@ -109,12 +111,11 @@ absl::StatusOr<int> Serve(const WorkerOptions& options, GroupBus& bus, Metrics& 
   return code;
 }
 
-int Run(const WorkerOptions& options) {
+int Run(const WorkerOptions& options, Metrics& metrics, std::unique_ptr<MetricsServer>& server) {
   GroupBus bus(MPI_COMM_WORLD);
   InitLogging(absl::StrCat("worker[", bus.tp_rank(), "/", bus.tp_size(), "]"),
               ParseLogLevel(options.log_level));
-  Metrics metrics;
-  const absl::StatusOr<int> code = Serve(options, bus, metrics);
+  const absl::StatusOr<int> code = Serve(options, bus, metrics, server);
   if (code.ok()) return *code;
   // Every rank has come here, with the same text.
   if (bus.tp_rank() == 0) LogError(std::string(code.status().message()));
@@ -139,7 +140,10 @@ int main(int argc, char** argv) {
   setenv("OMPI_MCA_mpi_yield_when_idle", "1", /*overwrite=*/0);
   int provided = 0;
   MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided);
-  const int code = rootstock::Run(options);
+  rootstock::Metrics metrics;
+  std::unique_ptr<rootstock::MetricsServer> server;
+  const int code = rootstock::Run(options, metrics, server);
   MPI_Finalize();
-  return code;
+  // The server would take two seconds to stop, and mpirun kills one second after its SIGTERM.
+  _exit(code);
 }
