@@ -96,7 +96,7 @@ class Cluster:
     def __init__(self, model, *flags, adapter_root=CASES / "adapters", name="base"):
         self.model, self.name = pathlib.Path(model), name
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="rootstock-test-"))
-        self.flags = ["--max-logprobs", "1000", *flags]
+        self.flags = [*([] if "--max-logprobs" in flags else ["--max-logprobs", "1000"]), *flags]
         self.adapter_root = adapter_root
         self.listen = "127.0.0.1:0"
         self.groups = {}
@@ -149,7 +149,8 @@ class Cluster:
              BIN / "lora-worker", "--coordinator", self.address, "--model", model or self.model,
              "--device", "cpu", "--group", name, "--metrics-port", "0",
              "--port-file", self.folder / f"{name}.ports",
-             "--cache-dir", self.folder / f"{name}.cache", "--threads", "1",
+             "--cache-dir", self.folder / f"{name}.cache",
+             *([] if "--threads" in flags else ["--threads", "1"]),
              *([] if "--num-pages" in flags else ["--num-pages", "4000"]), *flags],
             self.folder / f"{name}.log", env)
         self.groups[name] = group
