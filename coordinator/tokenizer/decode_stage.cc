@@ -159,7 +159,8 @@ void WordSuffixStage::Push(std::vector<std::string>& pieces) {
   std::vector<std::string> result;
   for (std::string& piece : pieces) {
     if (!last_.empty()) result.push_back(absl::StrReplaceAll(last_.front(), {{suffix_, " "}}));
-    last_.assign(1, std::move(piece));
+    last_.clear();
+    last_.push_back(std::move(piece));
   }
   pieces = std::move(result);
 }
