@@ -53,7 +53,13 @@ const char* LoadResult(const absl::Status& outcome) {
 
 }  // namespace
 
-EngineMetrics::EngineMetrics(Metrics& m) {
+EngineMetrics::EngineMetrics(Metrics& metrics) {
+  MakeRequests(metrics);
+  MakeTokens(metrics);
+  MakeAdaptersAndGroups(metrics);
+}
+
+void EngineMetrics::MakeRequests(Metrics& m) {
   requests_ =
       m.MakeCounter("requests_total", "Requests ended",
                     {Class(),
@@ -85,6 +91,9 @@ EngineMetrics::EngineMetrics(Metrics& m) {
                                        waits, {{"reason", {"load", "pages", "fairness"}}});
   wait_for_load_ = reasons.At("load");
   wait_for_pages_ = reasons.At("pages");
+}
+
+void EngineMetrics::MakeTokens(Metrics& m) {
   prompt_tokens =
       m.MakeHistogram("request_prompt_tokens", "Prompt length", PowersOfTwo(131072)).At();
   output_tokens =
@@ -109,6 +118,9 @@ EngineMetrics::EngineMetrics(Metrics& m) {
                 .At("group_lost");
   replayed_tokens =
       m.MakeCounter("replayed_tokens_total", "Tokens computed again for a replay").At();
+}
+
+void EngineMetrics::MakeAdaptersAndGroups(Metrics& m) {
   const auto evicted = m.MakeCounter(
       "adapter_evictions_total", "Adapters that left a tier",
       {{"tier", {"device", "host", "disk"}}, {"reason", {"pressure", "quota", "unpin", "retire"}}});

@@ -39,6 +39,10 @@ class EngineMetrics {
   Counter preemptions, replays, replayed_tokens, evictions, evictions_retire;
 
  private:
+  void MakeRequests(Metrics& m);
+  void MakeTokens(Metrics& m);
+  void MakeAdaptersAndGroups(Metrics& m);
+
   Family<Counter> requests_, shed_, loads_, lookups_;
   Family<Histogram> ttft_, load_seconds_;
   Histogram queue_wait_, wait_for_load_, wait_for_pages_;
