@@ -94,10 +94,8 @@ std::function<uint64_t()> RandomNumbers() {
 TextPort MakeTextPort(Frontend* frontend) {
   return {
       .check_stop = [frontend](const auto& stop) { return frontend->CheckStop(stop); },
-      .encode =
-          [frontend](const std::string& text, bool special, bool parse) {
-            return frontend->Encode(text, special, parse);
-          },
+      .encode = [frontend](const std::string& text, bool special,
+                           bool parse) { return frontend->Encode(text, special, parse); },
       .open =
           [frontend](TextPort::Open open, auto sink, auto on_stop) {
             return frontend->Open({.n = open.n,
@@ -189,29 +187,29 @@ void Coordinator::Parts::MakeEngine() {
   const int threads = std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 2, 1, 8);
   frontend = std::make_unique<Frontend>(model.served.name, model.tokenizer, threads);
   const Clock clock = MonotonicClock();
-  engine = std::make_unique<CoordinatorEngine>(EngineOptions{
-      .model = model.served,
-      .limits = {.max_model_len = model.served.max_model_len,
-                 .max_num_seqs = options.max_num_seqs,
-                 .max_num_batched_tokens = options.max_num_batched_tokens,
-                 .max_logprobs = options.max_logprobs},
-      .max_queued = options.max_queue,
-      .clock = clock,
-      .wall_clock = [] { return absl::Now(); },
-      .queues = ThreadTaskQueues(clock),
-      .metrics = std::make_shared<const EngineMetrics>(metrics),
-      .registry = registry.get(),
-      .text = MakeTextPort(frontend.get()),
-      .shape = MakeModelPort(model.spec),
-      .random = RandomNumbers()});
+  engine = std::make_unique<CoordinatorEngine>(
+      EngineOptions{.model = model.served,
+                    .limits = {.max_model_len = model.served.max_model_len,
+                               .max_num_seqs = options.max_num_seqs,
+                               .max_num_batched_tokens = options.max_num_batched_tokens,
+                               .max_logprobs = options.max_logprobs},
+                    .max_queued = options.max_queue,
+                    .clock = clock,
+                    .wall_clock = [] { return absl::Now(); },
+                    .queues = ThreadTaskQueues(clock),
+                    .metrics = std::make_shared<const EngineMetrics>(metrics),
+                    .registry = registry.get(),
+                    .text = MakeTextPort(frontend.get()),
+                    .shape = MakeModelPort(model.spec),
+                    .random = RandomNumbers()});
 }
 
 void Coordinator::Parts::MakeServices() {
   request_pool = std::make_unique<WorkPool>(kRequestThreads, options.max_queue);
   admin_pool = std::make_unique<WorkPool>(kAdminThreads, kMaxWaitingAdmin);
   inference = std::make_unique<InferenceService>(engine.get(), frontend.get(), request_pool.get());
-  adapters = std::make_unique<AdaptersService>(registry.get(), engine.get(), model.spec,
-                                               admin_pool.get());
+  adapters =
+      std::make_unique<AdaptersService>(registry.get(), engine.get(), model.spec, admin_pool.get());
   cluster = std::make_unique<ClusterService>(
       ClusterFacts{
           .version = ROOTSTOCK_VERSION,
@@ -220,9 +218,8 @@ void Coordinator::Parts::MakeServices() {
           .metrics_address = absl::StrCat(HostOf(options.listen), ":", metrics_server->port()),
           .num_adapters = [this] { return registry->size(); }},
       engine.get(), request_pool.get());
-  groups = std::make_unique<GroupService>(engine.get(), [this](int attached) {
-    SetServing(attached > 0);
-  });
+  groups = std::make_unique<GroupService>(engine.get(),
+                                          [this](int attached) { SetServing(attached > 0); });
   blobs = std::make_unique<BlobService>(
       [this](const Digest& digest) -> absl::StatusOr<std::filesystem::path> {
         if (registry->FindDigest(digest) != nullptr) return registry->BlobPath(digest);
@@ -244,11 +241,10 @@ void Coordinator::Parts::Preload() {
 }
 
 absl::Status Coordinator::Parts::Listen() {
-  ASSIGN_OR_RETURN(auto started, RpcServer::Start(options.listen, {inference->service(),
-                                                                   adapters->service(),
-                                                                   cluster->service(),
-                                                                   groups->service(),
-                                                                   blobs->service()}));
+  ASSIGN_OR_RETURN(
+      auto started,
+      RpcServer::Start(options.listen, {inference->service(), adapters->service(),
+                                        cluster->service(), groups->service(), blobs->service()}));
   std::lock_guard lock(serving_mutex);
   server = std::move(started);
   server->SetServing(serving);
@@ -261,8 +257,7 @@ void Coordinator::Parts::SetServing(bool now) {
   if (server != nullptr) server->SetServing(serving);
 }
 
-absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Start(
-    const CoordinatorOptions& options) {
+absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Start(const CoordinatorOptions& options) {
   auto parts = std::make_unique<Parts>();
   parts->options = options;
   ASSIGN_OR_RETURN(parts->model, LoadModel(options));

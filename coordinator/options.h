@@ -13,8 +13,8 @@ struct CoordinatorOptions {
   std::string listen = "0.0.0.0:50051";
   std::string data;
   std::string model;
-  std::string served_model_name;  // empty: the model directory's name
-  std::string adapter_root;       // empty: clients can't register by path
+  std::string served_model_name;      // empty: the model directory's name
+  std::string adapter_root;           // empty: clients can't register by path
   std::vector<std::string> adapters;  // NAME=PATH
   uint32_t max_model_len = 0;         // 0: the model's
   uint32_t max_num_seqs = 64;

@@ -81,9 +81,11 @@ std::string ErrorLine(const grpc::Status& status, const grpc::ClientContext& con
   return line;
 }
 
-int ExitCodeOf(const grpc::Status& status) {
+int ExitCodeOf(const grpc::Status& status, const grpc::ClientContext& context) {
   if (status.ok()) return kExitOk;
-  return status.error_code() == grpc::StatusCode::UNAVAILABLE ? kExitUnreachable : kExitFailed;
+  const bool unreachable =
+      status.error_code() == grpc::StatusCode::UNAVAILABLE && DetailOf(context).reason().empty();
+  return unreachable ? kExitUnreachable : kExitFailed;
 }
 
 int Fail(const ClientOptions& options, const grpc::Status& status,
@@ -92,7 +94,7 @@ int Fail(const ClientOptions& options, const grpc::Status& status,
   if (options.json) {
     std::printf("%s\n", nlohmann::json{{"error", ErrorJson(status, context)}}.dump().c_str());
   }
-  return ExitCodeOf(status);
+  return ExitCodeOf(status, context);
 }
 
 void PrintJson(const google::protobuf::Message& message) {

@@ -32,7 +32,8 @@ void SetDeadline(const ClientOptions& options, grpc::ClientContext& context);
 nlohmann::json ErrorJson(const grpc::Status& status, const grpc::ClientContext& context);
 // One line for people: "NOT_FOUND unknown_model: model=x: no such model".
 std::string ErrorLine(const grpc::Status& status, const grpc::ClientContext& context);
-int ExitCodeOf(const grpc::Status& status);
+// What a coordinator answered carries an error detail; what never reached one does not.
+int ExitCodeOf(const grpc::Status& status, const grpc::ClientContext& context);
 // Prints a failed call to stderr, with --json also to stdout.
 int Fail(const ClientOptions& options, const grpc::Status& status,
          const grpc::ClientContext& context);

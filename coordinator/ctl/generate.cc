@@ -118,7 +118,7 @@ class Batch {
   void Report(size_t at, const grpc::Status& status, const grpc::ClientContext& context,
               const Answer& answer) {
     std::lock_guard lock(mutex_);
-    worst_ = std::max(worst_, ExitCodeOf(status));
+    worst_ = std::max(worst_, ExitCodeOf(status, context));
     if (options_.json) {
       nlohmann::json out = answer.ToJson();
       out["line"] = at;
