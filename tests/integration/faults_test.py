@@ -15,7 +15,7 @@ LONG = json.loads((MODEL / "config.json").read_text())["max_position_embeddings"
 
 class Faults(unittest.TestCase):
     def setUp(self):
-        self.cluster = self.enterContext(rig.Cluster(MODEL))
+        self.cluster = self.enterContext(rig.Cluster(MODEL, "--drain-timeout", "120"))
 
     def register(self):
         for name in ADAPTERS:
@@ -96,11 +96,11 @@ class Faults(unittest.TestCase):
     def test_a_group_lost_at_work_is_replayed(self):
         self.cluster.start_group(2)
         self.register()
-        requests = self.work(4)
+        requests = self.work(40)  # several waves: there is work left when the group goes
         calm = self.cluster.batch(requests)
         epoch = self.cluster.group()["epoch"]
         work = self.start_work(requests)
-        self.wait_steps(10)
+        rig.wait_for("a full batch", lambda: self.cluster.status()["running_requests"] >= 32)
         self.cluster.groups["g0"].kill()
         rig.wait_for("the loss", lambda: (self.cluster.group() or {}).get("state") != "ready")
         self.cluster.start_group(2)
@@ -149,7 +149,7 @@ class Faults(unittest.TestCase):
     def test_sigterm_drains(self):
         self.cluster.start_group(1)
         self.register()
-        work = self.start_work(self.work(8))
+        work = self.start_work(self.work())
         self.wait_steps(5)
         self.cluster.coordinator.send(signal.SIGTERM)
         refused = rig.wait_for("the refusal", lambda: (
