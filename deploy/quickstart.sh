@@ -45,11 +45,11 @@ members_of() {
 
 alive() { [ -n "$(members_of "$1")" ]; }
 
-# end NAME: asks it to leave, waits, then takes what is left.
+# end NAME SIGNAL: asks it to leave, waits, then takes what is left.
 end() {
   local waited=0
   [ -f "$state/$1.pid" ] || return 0
-  kill -TERM "$(session_of "$1")" 2>/dev/null || true
+  kill "-$2" "$(session_of "$1")" 2>/dev/null || true
   while alive "$1" && [ $waited -lt 100 ]; do
     sleep 0.1
     waited=$((waited + 1))
@@ -59,8 +59,8 @@ end() {
 }
 
 stop_all() {
-  end worker
-  end coordinator
+  end worker USR1 # drains the group
+  end coordinator TERM
 }
 
 # launch NAME COMMAND...: in the background, its output in build/quickstart/NAME.log.
@@ -92,7 +92,7 @@ wait_for() {
 
 port_of() { sed -n "s/^$2[ =:]*//p" "$state/$1.ports"; }
 has_ports() { [ -s "$state/$1.ports" ]; }
-ctl() { "$bin/loractl" --server "127.0.0.1:$(port_of coordinator grpc)" "$@"; }
+ctl() { "$bin/loractl" --address "127.0.0.1:$(port_of coordinator grpc)" "$@"; }
 group_ready() { ctl status --json 2>/dev/null | grep -q '"state": *"ready"'; }
 
 start_all() {
@@ -154,7 +154,8 @@ PY
 
 say "asking the base and every adapter at once"
 write_batch "$state/batch.jsonl"
-ctl generate --batch "$state/batch.jsonl" --max-tokens "$max_tokens" --parse-special
+ctl generate --batch "$state/batch.jsonl" --max-tokens "$max_tokens" \
+  --temperature 0 --parse-special
 say "what ran together"
 ctl status
 
@@ -166,7 +167,7 @@ if [ $once = 1 ]; then
 fi
 say "serving; logs in build/quickstart"
 printf '%s\n' \
-  "ask       build/dev/bin/loractl --server 127.0.0.1:$(port_of coordinator grpc) generate --model NAME PROMPT" \
+  "ask       build/dev/bin/loractl --address 127.0.0.1:$(port_of coordinator grpc) generate --model NAME PROMPT" \
   "metrics   http://127.0.0.1:$(port_of coordinator metrics)/metrics (coordinator)" \
   "          http://127.0.0.1:$(port_of worker metrics)/metrics (worker)" \
   "stop      deploy/quickstart.sh --stop"
