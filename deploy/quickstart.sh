@@ -9,12 +9,14 @@
 #   --ranks N        tensor-parallel ranks, 1 to 3 (default 2)
 #   --prompt TEXT    ask all of them this (default: deploy/demo/prompts.json)
 #   --max-tokens N   length of each answer (default 48)
+#   --no-install     use what is installed and built
+#   --state DIR      logs, ports, registry (default: build/quickstart)
 #   --help
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-base=SmolLM2-135M-Instruct state=$ROOT/build/quickstart bin=$ROOT/build/dev/bin
-once=0 stop=0 ranks=2 max_tokens=48
+base=SmolLM2-135M-Instruct bin=$ROOT/build/dev/bin
+state=$ROOT/build/quickstart install=1 once=0 stop=0 ranks=2 max_tokens=48
 prompt=""
 while [ $# -gt 0 ]; do
   case $1 in
@@ -23,6 +25,8 @@ while [ $# -gt 0 ]; do
     --ranks) ranks=${2:?--ranks needs a number} && shift ;;
     --prompt) prompt=${2:?--prompt needs a text} && shift ;;
     --max-tokens) max_tokens=${2:?--max-tokens needs a number} && shift ;;
+    --no-install) install=0 ;;
+    --state) state=$(realpath -m "${2:?--state needs a folder}") && shift ;;
     --help) help_of "$0" && exit 0 ;;
     *) die "unknown option $1 (see --help)" ;;
   esac
@@ -125,7 +129,8 @@ fi
 trap 'trap - INT TERM EXIT; stop_all; exit 130' INT TERM
 trap 'stop_all' EXIT
 
-deploy/install.sh --preset dev --target lora-coordinator --target lora-worker --target loractl
+[ $install = 0 ] ||
+  deploy/install.sh --preset dev --target lora-coordinator --target lora-worker --target loractl
 mkdir -p "$state"
 say "model"
 model=$("$VENV/bin/python" deploy/models/smollm2.py)
@@ -165,7 +170,7 @@ if [ $once = 1 ]; then
   say "stopped"
   exit 0
 fi
-say "serving; logs in build/quickstart"
+say "serving; logs in $state"
 printf '%s\n' \
   "ask       build/dev/bin/loractl --address 127.0.0.1:$(port_of coordinator grpc) generate --model NAME PROMPT" \
   "metrics   http://127.0.0.1:$(port_of coordinator metrics)/metrics (coordinator)" \
