@@ -55,6 +55,7 @@ mkdir -p "$folder/bin" "$folder/lib"
 say "collecting build/$preset/bin"
 shopt -s nullglob
 for binary in "build/$preset/bin"/* ${with[@]+"${with[@]/#/build/$preset/}"}; do
+  case $binary in *.so) continue ;; esac # comes with what needs it
   [ -f "$binary" ] && [ -x "$binary" ] || continue
   copy=$folder/bin/$(basename "$binary")
   install -m 755 "$binary" "$copy"

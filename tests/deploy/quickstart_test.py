@@ -55,7 +55,7 @@ class QuickstartTest(unittest.TestCase):
         self.assertIsNotNone(widest, done.stdout)
         self.assertEqual(len(models) - 1, int(widest.group(2)), done.stdout)
 
-        promtool = os.environ.get("ROOTSTOCK_PROMTOOL", "promtool")
+        promtool = os.path.join(scripts.ROOT, "build/tools/promtool")
         for name in ("coordinator", "worker"):
             for page in self.metrics(name):
                 self.assertIn(b"rootstock_", page)
