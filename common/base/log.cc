@@ -23,8 +23,8 @@ spdlog::level::level_enum ToSpdlog(LogLevel level) {
 }  // namespace
 
 void InitLogging(const std::string& prefix, LogLevel level) {
-  auto logger = std::make_shared<spdlog::logger>(
-      prefix, std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  auto logger =
+      std::make_shared<spdlog::logger>(prefix, std::make_shared<spdlog::sinks::stderr_sink_mt>());
   logger->set_pattern("%Y-%m-%dT%H:%M:%S.%e %L %n  %v");
   logger->set_level(ToSpdlog(level));
   logger->flush_on(spdlog::level::info);

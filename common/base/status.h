@@ -13,19 +13,59 @@ namespace rootstock {
 // Closed list; the names in lower snake case are what metrics and the ErrorDetail trailer carry.
 enum class Reason {
   // adapter_rejects_total
-  kRankTooHigh, kModuleUnknown, kShapeMismatch, kDtype, kDora, kBias, kBaseMismatch, kNonfinite,
-  kHeaderTooLarge, kHeaderInvalid, kTruncated, kOverlapOrHole, kDigestMismatch, kPathInvalid,
-  kSizeLimit, kQuota, kUnknownField, kPeftType, kModulesToSave, kUnpairedTensor,
-  kNothingAttached, kUnattachedTensor, kPickle, kConfigInvalid, kUnsupportedField, kDuplicate,
+  kRankTooHigh,
+  kModuleUnknown,
+  kShapeMismatch,
+  kDtype,
+  kDora,
+  kBias,
+  kBaseMismatch,
+  kNonfinite,
+  kHeaderTooLarge,
+  kHeaderInvalid,
+  kTruncated,
+  kOverlapOrHole,
+  kDigestMismatch,
+  kPathInvalid,
+  kSizeLimit,
+  kQuota,
+  kUnknownField,
+  kPeftType,
+  kModulesToSave,
+  kUnpairedTensor,
+  kNothingAttached,
+  kUnattachedTensor,
+  kPickle,
+  kConfigInvalid,
+  kUnsupportedField,
+  kDuplicate,
   kRowTooLong,
   // shed_total
-  kQueueFull, kDeadlineUnreachable, kTenantLimit, kKvPressure, kDraining,
+  kQueueFull,
+  kDeadlineUnreachable,
+  kTenantLimit,
+  kKvPressure,
+  kDraining,
   // requests
-  kUnknownModel, kInvalidArgument, kEmptyPrompt, kContextLength, kNoTokenizer, kDeadlineExceeded,
-  kCancelled, kWorkerLost, kNameTaken, kTooLarge,
+  kUnknownModel,
+  kInvalidArgument,
+  kEmptyPrompt,
+  kContextLength,
+  kNoTokenizer,
+  kDeadlineExceeded,
+  kCancelled,
+  kWorkerLost,
+  kNameTaken,
+  kTooLarge,
   // models and groups
-  kModelInvalid, kUnsupportedModel, kCannotSplit, kNoMemory, kIoError, kGroupMismatch,
-  kStaleEpoch, kInternal,
+  kModelInvalid,
+  kUnsupportedModel,
+  kCannotSplit,
+  kNoMemory,
+  kIoError,
+  kGroupMismatch,
+  kStaleEpoch,
+  kInternal,
 };
 
 // "rank_too_high", …
@@ -59,11 +99,11 @@ absl::Status Annotate(const absl::Status& status, const std::string& prefix);
 }  // namespace rootstock
 
 // Returns from the enclosing function when `expr` is not OK.
-#define RETURN_IF_ERROR(expr)                       \
-  do {                                              \
-    if (absl::Status _st = (expr); !_st.ok()) {     \
-      return _st;                                   \
-    }                                               \
+#define RETURN_IF_ERROR(expr)                   \
+  do {                                          \
+    if (absl::Status _st = (expr); !_st.ok()) { \
+      return _st;                               \
+    }                                           \
   } while (0)
 
 #define ROOTSTOCK_CONCAT_INNER(a, b) a##b

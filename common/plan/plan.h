@@ -76,10 +76,10 @@ enum class RowOutput : uint8_t {
 
 struct PlanRow {
   SequenceSlot slot;
-  uint32_t query_len = 1;        // maximum number of tokens this row runs
-  uint32_t position = 0;         // upper bound of its first token's position
-  std::vector<int32_t> tokens;   // query_len of them; empty: the token sampled last
-  std::vector<PageId> pages;     // appended to the slot's page table
+  uint32_t query_len = 1;       // maximum number of tokens this row runs
+  uint32_t position = 0;        // upper bound of its first token's position
+  std::vector<int32_t> tokens;  // query_len of them; empty: the token sampled last
+  std::vector<PageId> pages;    // appended to the slot's page table
   RowOutput output = RowOutput::kToken;
 };
 
@@ -118,16 +118,16 @@ struct Command {
 struct TokenLogprob {
   int32_t token = 0;
   float logprob = 0;
-  int32_t rank = 0;  // 1: the likeliest
+  int32_t rank = 0;                            // 1: the likeliest
   std::vector<std::pair<int32_t, float>> top;  // descending
 };
 
 struct RowResult {
   SequenceSlot slot;
-  std::vector<int32_t> tokens;          // sampled; empty when the row asked for none
-  std::vector<TokenLogprob> logprobs;   // one a token, when asked for
+  std::vector<int32_t> tokens;                // sampled; empty when the row asked for none
+  std::vector<TokenLogprob> logprobs;         // one a token, when asked for
   std::vector<TokenLogprob> prompt_logprobs;  // of this row's prompt tokens that have a predecessor
-  bool nonfinite = false;               // logits held NaN or infinity: the sequence must fail
+  bool nonfinite = false;                     // logits held NaN or infinity: the sequence must fail
 };
 
 struct StepResult {

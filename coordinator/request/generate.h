@@ -29,8 +29,8 @@ struct SamplingRequest {
 struct GenerateRequest {
   std::string request_id;
   std::string tenant = "default";
-  std::string model;                             // base's served name or an adapter's name
-  std::optional<std::string> text;               // exactly one of text and token_ids
+  std::string model;                // base's served name or an adapter's name
+  std::optional<std::string> text;  // exactly one of text and token_ids
   std::optional<std::vector<int32_t>> token_ids;
   bool add_special_tokens = true;
   bool parse_special = false;

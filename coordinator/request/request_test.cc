@@ -57,24 +57,15 @@ TEST(Request, EachBadFieldIsNamedWithItsValue) {
       {[](auto& r) { r.sampling.presence_penalty = 2.5f; }, "presence_penalty=2.5: "},
       {[](auto& r) { r.sampling.frequency_penalty = -3.0f; }, "frequency_penalty=-3: "},
       {[](auto& r) { r.sampling.repetition_penalty = 0.0f; }, "repetition_penalty=0: "},
-      {[](auto& r) {
-         r.sampling.logit_bias = {{100, 1.0f}};
-       },
-       "logit_bias=100: "},
-      {[](auto& r) {
-         r.sampling.logit_bias = {{1, 101.0f}};
-       },
-       "logit_bias=101: "},
+      {[](auto& r) { r.sampling.logit_bias = {{100, 1.0f}}; }, "logit_bias=100: "},
+      {[](auto& r) { r.sampling.logit_bias = {{1, 101.0f}}; }, "logit_bias=101: "},
       {[](auto& r) { r.n = 0; }, "n=0: "},
       {[](auto& r) { r.n = 129; }, "n=129: "},
       {[](auto& r) { r.logprobs = 6; }, "logprobs=6: "},
       {[](auto& r) { r.logprobs = -1; }, "logprobs=-1: "},
       {[](auto& r) { r.prompt_logprobs = 6; }, "prompt_logprobs=6: "},
       {[](auto& r) { r.stop_token_ids = {100}; }, "stop_token_ids=100: "},
-      {[](auto& r) {
-         r.token_ids = std::vector<int32_t>{1, 100};
-       },
-       "token_ids=100: "},
+      {[](auto& r) { r.token_ids = std::vector<int32_t>{1, 100}; }, "token_ids=100: "},
       {[](auto& r) { r.token_ids = std::vector<int32_t>{-1}; }, "token_ids=-1: "},
       {[](auto& r) { r.text = "both"; }, "prompt: exactly one"},
       {[](auto& r) { r.token_ids.reset(); }, "prompt: exactly one"},

@@ -10,7 +10,7 @@ struct BenchResult {
   std::string goal;  // what it is held against; empty: a figure for the record
   std::string name;  // "decode rows=16 context=128 adapters=8"
   double value = 0;
-  double bound = 0;   // of the goal
+  double bound = 0;    // of the goal
   std::string better;  // "lower" or "higher"
   std::string unit;    // "ms", "ratio"
 };

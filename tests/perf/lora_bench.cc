@@ -24,8 +24,7 @@ void AddStepOptions(CLI::App& app, rootstock::StepBenchOptions& options, std::st
   app.add_option("--steps", options.steps, "decode steps a round");
   app.add_option("--rounds", options.rounds, "rounds; base and LoRA steps alternate");
   app.add_option("--threads", options.threads, "0: the cores this process may use");
-  app.add_option("--dtype", dtype, "storage of the weights")
-      ->check(CLI::IsMember({"bf16", "f32"}));
+  app.add_option("--dtype", dtype, "storage of the weights")->check(CLI::IsMember({"bf16", "f32"}));
 }
 
 }  // namespace

@@ -94,9 +94,8 @@ absl::Status StepBench::SetUp() {
   communicator_ = ThreadCommunicator::Self();
   const ModelParts parts{weights_.get(), device_.get(), ops_.get(), slab_.get(),
                          communicator_.get()};
-  ASSIGN_OR_RETURN(model_,
-                   Model::Create(spec_, tp_, 0, parts, std::max(kChunk, options_.rows),
-                                 options_.rows));
+  ASSIGN_OR_RETURN(
+      model_, Model::Create(spec_, tp_, 0, parts, std::max(kChunk, options_.rows), options_.rows));
   RETURN_IF_ERROR(LoadAdapters());
   for (int i = 0; i < options_.rows; ++i) {
     Row row;

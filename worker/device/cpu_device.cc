@@ -26,8 +26,7 @@ int CpuThreads(int ranks_on_host) {
 
 absl::StatusOr<DeviceBuffer> CpuDevice::Allocate(size_t bytes, const std::string& purpose) {
   const size_t size = std::max<size_t>(bytes, 1);
-  void* data =
-      mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* data = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (data == MAP_FAILED) {
     return MakeError(absl::StatusCode::kResourceExhausted, Reason::kNoMemory, purpose,
                      absl::StrCat(bytes), "bytes of host memory are not to be had");

@@ -22,14 +22,13 @@ absl::StatusOr<PageGeometry> MakeGeometry(const ModelSpec& model, const TpPlan& 
   }
   // A uint32 row offset in units of kRowAlignment reaches this far.
   const uint64_t most = (uint64_t{UINT32_MAX} + 1) * kRowAlignment / page_bytes;
-  const uint64_t pages = request.num_pages != 0
-                             ? request.num_pages
-                             : std::min(most, request.budget_bytes / page_bytes);
+  const uint64_t pages = request.num_pages != 0 ? request.num_pages
+                                                : std::min(most, request.budget_bytes / page_bytes);
   if (pages < 2 || pages > most) {
-    return InvalidField(Reason::kInvalidArgument, "num_pages", absl::StrCat(pages),
-                        absl::StrCat("2 to ", most, " pages of ", page_bytes,
-                                     " bytes are possible; the budget is ", request.budget_bytes,
-                                     " bytes"));
+    return InvalidField(
+        Reason::kInvalidArgument, "num_pages", absl::StrCat(pages),
+        absl::StrCat("2 to ", most, " pages of ", page_bytes, " bytes are possible; the budget is ",
+                     request.budget_bytes, " bytes"));
   }
   return PageGeometry{static_cast<uint32_t>(pages), static_cast<uint32_t>(page_bytes),
                       request.page_tokens};

@@ -107,8 +107,8 @@ class Ops {
   // out [m, w.rows] = x [m, w.cols] · wᵀ + bias [w.rows] (null: none).
   virtual void Linear(const float* x, int m, const Matrix& w, const float* bias, float* out) = 0;
 
-  // qkv [tokens, (num_heads + 2 · num_kv_heads) · head_dim]: normalises (if asked) and rotates q and
-  // k of each head in place, then writes k and v into the pages.
+  // qkv [tokens, (num_heads + 2 · num_kv_heads) · head_dim]: normalises (if asked) and rotates q
+  // and k of each head in place, then writes k and v into the pages.
   virtual void RopeWriteKv(int layer, const AttentionShape& shape, const RopeAndKv& rope,
                            float* qkv) = 0;
 
@@ -118,8 +118,8 @@ class Ops {
   // out [tokens, n] = silu(gate) · up, gate_up [tokens, 2 · n] = gate | up.
   virtual void SiluMul(const float* gate_up, int n, float* out) = 0;
 
-  // v = x [tokens, in] · Aᵀ for each group and target. Returns v, [group][token][lora_rank] for each
-  // target, valid until the next LoraShrink; empty when no token has an adapter here.
+  // v = x [tokens, in] · Aᵀ for each group and target. Returns v, [group][token][lora_rank] for
+  // each target, valid until the next LoraShrink; empty when no token has an adapter here.
   virtual std::span<float> LoraShrink(int layer, std::span<const LoraTarget> targets, int in,
                                       const float* x) = 0;
 

@@ -18,15 +18,15 @@ namespace rootstock {
 
 // One decoder layer's slices. Norms and biases are f32.
 struct LayerWeights {
-  Matrix qkv;                        // [(heads + 2 · kv_heads) · head_dim, hidden]: q | k | v
-  Matrix o;                          // [hidden, heads · head_dim]
-  Matrix gate_up;                    // [2 · ffn, hidden]: gate | up
-  Matrix down;                       // [hidden, ffn]
-  const float* qkv_bias = nullptr;   // [qkv.rows]; null: none
-  const float* input_norm = nullptr; // [hidden]
-  const float* post_norm = nullptr;  // [hidden]
-  const float* q_norm = nullptr;     // [head_dim]; null: none
-  const float* k_norm = nullptr;     // [head_dim]; null: none
+  Matrix qkv;                         // [(heads + 2 · kv_heads) · head_dim, hidden]: q | k | v
+  Matrix o;                           // [hidden, heads · head_dim]
+  Matrix gate_up;                     // [2 · ffn, hidden]: gate | up
+  Matrix down;                        // [hidden, ffn]
+  const float* qkv_bias = nullptr;    // [qkv.rows]; null: none
+  const float* input_norm = nullptr;  // [hidden]
+  const float* post_norm = nullptr;   // [hidden]
+  const float* q_norm = nullptr;      // [head_dim]; null: none
+  const float* k_norm = nullptr;      // [head_dim]; null: none
 };
 
 struct LoadOptions {
@@ -41,9 +41,8 @@ class ModelWeights {
   // From MODEL_DIR's safetensors. kInvalidArgument/model_invalid names the tensor that is missing,
   // of another shape or dtype, with the numbers.
   static absl::StatusOr<std::unique_ptr<ModelWeights>> Load(const std::filesystem::path& model_dir,
-                                                            const ModelSpec& spec,
-                                                            const TpPlan& tp, int tp_rank,
-                                                            Device& device,
+                                                            const ModelSpec& spec, const TpPlan& tp,
+                                                            int tp_rank, Device& device,
                                                             const LoadOptions& options);
   // --load-format dummy: seeded random numbers, the same model at every tp_size.
   static absl::StatusOr<std::unique_ptr<ModelWeights>> Dummy(const ModelSpec& spec,
@@ -53,13 +52,13 @@ class ModelWeights {
 
   const Matrix& embedding() const { return embedding_; }  // [vocab range, hidden]
   const Matrix& head() const { return head_; }            // [vocab range, hidden]; may be embedding
-  const float* final_norm() const { return final_norm_; } // [hidden]
+  const float* final_norm() const { return final_norm_; }  // [hidden]
   const std::vector<LayerWeights>& layers() const { return layers_; }
 
   // Of the whole model, the same on every tp_rank: config, tensor headers, first and last 4 KiB of
   // each tensor. For Dummy: of the config and the seed.
   const Digest& fingerprint() const { return fingerprint_; }
-  uint64_t bytes_read() const { return bytes_read_; }    // of tensor data, fingerprint not counted
+  uint64_t bytes_read() const { return bytes_read_; }  // of tensor data, fingerprint not counted
   uint64_t device_bytes() const { return device_bytes_; }
 
  private:
