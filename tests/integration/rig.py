@@ -60,12 +60,19 @@ class Process:
     def wait(self, seconds=START_SECONDS):
         return self.popen.wait(seconds)
 
+    def children(self):
+        """Process ids; mpirun gives each rank a process group of its own."""
+        found = subprocess.run(["pgrep", "-P", str(self.popen.pid)], capture_output=True,
+                               text=True, check=False).stdout
+        return [int(pid) for pid in found.split()]
+
     def kill(self):
         """Everything it started too, the hard way."""
-        try:
-            os.killpg(self.popen.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
+        for pid in [*self.children(), self.popen.pid] if self.running else []:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
         self.popen.wait()
 
 
@@ -144,6 +151,8 @@ class Cluster:
     # ---- groups
 
     def start_group(self, tp_size, *flags, name="g0", model=None, wait=True, env=None):
+        if name in self.groups:
+            self.groups[name].kill()
         group = Process(
             ["mpirun", "-np", str(tp_size), "--oversubscribe", "--bind-to", "none",
              BIN / "lora-worker", "--coordinator", self.address, "--model", model or self.model,
