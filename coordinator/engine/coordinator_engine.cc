@@ -87,6 +87,7 @@ absl::StatusOr<RequestPtr> CoordinatorEngine::Admit(const GenerateRequest& reque
         kRetryAfterMs);
   }
   options_.metrics->queue_requests.Add(1);
+  options_.metrics->queue_tokens.Add(live->resolved.prompt_tokens());
   return live;
 }
 
@@ -131,11 +132,16 @@ absl::StatusOr<RequestNumber> CoordinatorEngine::Generate(GenerateRequest reques
   return number;
 }
 
-void CoordinatorEngine::OnAdmitted() {
-  --queued_;
+void CoordinatorEngine::OnAdmitted(const LiveRequest& request) {
+  LeaveQueue(request);
   ++running_;
-  options_.metrics->queue_requests.Add(-1);
   options_.metrics->running_requests.Add(1);
+}
+
+void CoordinatorEngine::LeaveQueue(const LiveRequest& request) {
+  --queued_;
+  options_.metrics->queue_requests.Add(-1);
+  options_.metrics->queue_tokens.Add(-static_cast<double>(request.resolved.prompt_tokens()));
 }
 
 // On the thread that holds the request.
@@ -158,8 +164,10 @@ void CoordinatorEngine::Close(const RequestPtr& request, const absl::Status& sta
     --running_;
     metrics.running_requests.Add(-1);
   } else {
-    --queued_;
-    metrics.queue_requests.Add(-1);
+    LeaveQueue(*request);
+  }
+  if (absl::IsCancelled(status)) {
+    metrics.Disconnected(!request->admitted ? "queued" : longest == 0 ? "prefill" : "decode");
   }
   request->sink->Close(status);
   const std::lock_guard lock(live_mutex_);

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -88,14 +89,19 @@ class CoordinatorEngine : public Engine, public GroupDirectory {
     GroupInfo info;
     Epoch epoch;
     std::shared_ptr<GroupEngine> engine;  // null while forming
+    // The group comes back with new processes since then.
+    std::optional<absl::Time> reforming_since;
+    bool drained_before = false;
   };
 
   absl::StatusOr<RequestPtr> Admit(const GenerateRequest& request);
   absl::StatusOr<AdapterHandle> ResolveModel(const GenerateRequest& request);
   absl::Status CheckGroup(const GroupInfo& info) const;
+  absl::Status CheckNameIsFree(const GroupInfo& info) const;  // under groups_mutex_
   GroupCallbacks CallbacksFor(const std::string& group, uint64_t attach);
   void Close(const RequestPtr& request, const absl::Status& status);
-  void OnAdmitted();
+  void OnAdmitted(const LiveRequest& request);
+  void LeaveQueue(const LiveRequest& request);
 
   const EngineOptions options_;
   std::atomic<bool> draining_ = false;

@@ -15,6 +15,11 @@ absl::Status Mismatch(const std::string& field, const std::string& value, const 
                    text);
 }
 
+// One run of a group is its leader's process.
+bool SameInstance(const GroupInfo& a, const GroupInfo& b) {
+  return a.ranks[0].host == b.ranks[0].host && a.ranks[0].pid == b.ranks[0].pid;
+}
+
 }  // namespace
 
 ModelPort MakeModelPort(ModelSpec model) {
@@ -55,20 +60,41 @@ absl::Status CoordinatorEngine::CheckGroup(const GroupInfo& info) const {
   return options_.registry->CheckBase(info.model_fingerprint);
 }
 
+// A second run under the name would take the stream from the first one, and that one take it back.
+absl::Status CoordinatorEngine::CheckNameIsFree(const GroupInfo& info) const {
+  const auto it = groups_.find(info.name);
+  if (it == groups_.end() || !it->second.engine || it->second.engine->stream_end().over) {
+    return absl::OkStatus();
+  }
+  if (SameInstance(it->second.info, info)) return absl::OkStatus();
+  const RankInfo& leader = it->second.info.ranks[0];
+  return MakeError(absl::StatusCode::kAlreadyExists, Reason::kGroupMismatch, "group", info.name,
+                   absl::StrCat("already attached from ", leader.host, " pid ", leader.pid));
+}
+
 absl::StatusOr<GroupDirectory::Order> CoordinatorEngine::OnHello(const GroupInfo& info) {
-  if (const absl::Status status = CheckGroup(info); !status.ok()) {
+  absl::Status status = CheckGroup(info);
+  std::shared_ptr<GroupEngine> old;  // ends outside the lock: it may join its thread
+  const std::lock_guard lock(groups_mutex_);
+  if (status.ok()) status = CheckNameIsFree(info);
+  if (!status.ok()) {
     LogWarning("group '", info.name, "' refused: ", std::string(status.message()));
     return status;
   }
-  std::shared_ptr<GroupEngine> old;  // ends outside the lock: it may join its thread
-  const std::lock_guard lock(groups_mutex_);
   GroupRecord& record = groups_[info.name];
   old = std::move(record.engine);
   if (old) {
+    const StreamEnd& end = old->stream_end();
+    record.reforming_since.reset();
+    if (end.over && !SameInstance(record.info, info)) {
+      record.reforming_since = absl::FromUnixMicros(end.at_us);
+      record.drained_before = end.drained;
+    }
     // The group itself says that its former stream is over, whatever the transport knows yet.
     old->Lose(absl::UnavailableError("the group attached again"));
   }
-  record = {info, Epoch{options_.registry->incarnation(), next_attach_++}, nullptr};
+  record.info = info;
+  record.epoch = {options_.registry->incarnation(), next_attach_++};
   options_.metrics->GroupIs(info.name, "forming");
   return Order{record.epoch, options_.limits};
 }
@@ -77,9 +103,9 @@ GroupCallbacks CoordinatorEngine::CallbacksFor(const std::string& group, uint64_
   Router* router = router_.get();
   GroupCallbacks out;
   out.close = [this](const RequestPtr& r, const absl::Status& status) { Close(r, status); };
-  out.admitted = [this, router, attach](RequestNumber n) {
-    OnAdmitted();
-    router->Admitted(attach, n);
+  out.admitted = [this, router, attach](const LiveRequest& request) {
+    OnAdmitted(request);
+    router->Admitted(attach, request.number);
   };
   out.ended = [router, attach](RequestNumber n) { router->Ended(attach, n); };
   out.returned = [router, attach](std::vector<RequestPtr> requests) {
@@ -128,6 +154,9 @@ absl::StatusOr<std::shared_ptr<GroupListener>> CoordinatorEngine::OnAttached(
   std::shared_ptr<GroupEngine> engine = std::move(made);
   it->second.engine = engine;
   options_.metrics->GroupIs(info.name, "ready");
+  if (const auto since = std::exchange(it->second.reforming_since, std::nullopt)) {
+    options_.metrics->Reformed(info.name, it->second.drained_before, options_.clock() - *since);
+  }
   router_->GroupUp(attach, engine, options_.limits.max_num_seqs);
   LogInfo("group '", info.name, "' attached: tp_size ", info.tp_size, ", ", g.num_pages,
           " pages of ", g.page_tokens, " tokens, ", report.adapters.size(), " adapters in place");

@@ -194,6 +194,65 @@ TEST(EngineGroups, OnlyTheLatestAttachCounts) {
   EXPECT_EQ(world.StatusOf("g").state, "ready");
 }
 
+TEST(EngineGroups, ASecondRunUnderTheNameOfAnAttachedGroupIsRefused) {
+  World world;
+  FakeGroup& group = world.AddGroup("g");
+  const auto sent = world.Generate(World::Ask("base", {5}, 10));
+  world.Run();
+  for (const bool other_host : {false, true}) {
+    FakeGroup second("g", 64, 4);
+    if (other_host) {
+      second.info.ranks[0].host = "elsewhere";
+    } else {
+      second.info.ranks[0].pid = 77;
+    }
+    const absl::Status refused = second.Attach(*world.engine);
+    EXPECT_EQ(refused.code(), absl::StatusCode::kAlreadyExists);
+    EXPECT_EQ(ReasonOf(refused), Reason::kGroupMismatch);
+    EXPECT_EQ(refused.message(), "group=g: already attached from host pid 1");
+  }
+  // The first one heard nothing of it.
+  EXPECT_EQ(world.StatusOf("g").state, "ready");
+  world.Settle();
+  world.ExpectRight(sent);
+  EXPECT_EQ(group.epoch().attach, 1u);
+  world.ExpectClean();
+}
+
+TEST(EngineGroups, ALostGroupsNameIsFreeAtOnceAndItsReturnIsCounted) {
+  World world;
+  FakeGroup& group = world.AddGroup("g");
+  const auto sent = world.Generate(World::Ask("base", {5}, 10));
+  world.Run();
+  group.Die();
+  // Before the engine's thread has heard of the loss.
+  world.executor.Advance(absl::Seconds(3));
+  FakeGroup second("g", 64, 4);
+  second.info.ranks[0].pid = 77;
+  ASSERT_TRUE(second.Attach(*world.engine).ok());
+  while (!sent.heard->done) {
+    world.Run();
+    ASSERT_TRUE(second.CompleteAll());
+  }
+  world.ExpectRight(sent);
+  EXPECT_EQ(world.Metric("group_reforms_total{cause=\"rank_exit\",group=\"g\"}"), 1);
+  EXPECT_EQ(world.Metric("group_reform_duration_seconds_sum"), 3);
+  EXPECT_EQ(world.Metric("retries_total{reason=\"group_lost\"}"), 1);
+  // The same processes over a new stream are no reform.
+  second.Die();
+  ASSERT_TRUE(second.Attach(*world.engine).ok());
+  world.Run();
+  EXPECT_EQ(world.Metric("group_reform_duration_seconds_count"), 1);
+  second.AskToLeave();
+  world.Run();
+  EXPECT_TRUE(second.left);
+  second.Die(absl::OkStatus());
+  FakeGroup third("g", 64, 4);
+  third.info.ranks[0].pid = 78;
+  ASSERT_TRUE(third.Attach(*world.engine).ok());
+  EXPECT_EQ(world.Metric("group_reforms_total{cause=\"operator\",group=\"g\"}"), 1);
+}
+
 TEST(EngineGroups, ADrainedGroupFinishesGivesBackAndLeaves) {
   World world({.limits = {.max_model_len = 64, .max_num_seqs = 2, .max_num_batched_tokens = 16}});
   FakeGroup& old = world.AddGroup("old");
@@ -212,6 +271,7 @@ TEST(EngineGroups, ADrainedGroupFinishesGivesBackAndLeaves) {
   world.ExpectRight(all[0]);
   world.ExpectRight(all[1]);
   EXPECT_FALSE(all[2].heard->done);
+  EXPECT_EQ(world.Metric("retries_total{reason=\"drain\"}"), 4);
   FakeGroup& fresh = world.AddGroup("fresh");
   world.Settle();
   for (const auto& sent : all) world.ExpectRight(sent);

@@ -56,7 +56,9 @@ const char* LoadResult(const absl::Status& outcome) {
 EngineMetrics::EngineMetrics(Metrics& metrics) {
   MakeRequests(metrics);
   MakeTokens(metrics);
-  MakeAdaptersAndGroups(metrics);
+  MakeLosses(metrics);
+  MakeAdapters(metrics);
+  MakeGroups(metrics);
 }
 
 void EngineMetrics::MakeRequests(Metrics& m) {
@@ -110,17 +112,33 @@ void EngineMetrics::MakeTokens(Metrics& m) {
       m.MakeGauge("queue_requests", "Requests that have not run yet", {Class()}).At("default");
   running_requests =
       m.MakeGauge("running_requests", "Requests that have begun to run", {Class()}).At("default");
+  queue_tokens =
+      m.MakeGauge("queue_tokens", "Prompt tokens of requests that have not run yet", {Class()})
+          .At("default");
+}
+
+// What was begun and not brought to its end in one go.
+void EngineMetrics::MakeLosses(Metrics& m) {
   preemptions = m.MakeCounter("preemptions_total", "Sequences that gave up their pages",
                               {{"reason", {"pages", "fairness"}}})
                     .At("pages");
-  replays = m.MakeCounter("replays_total", "Sequences replayed after their group was lost",
-                          {{"reason", {"rank_lost", "group_lost", "drain"}}})
-                .At("group_lost");
+  const Label reason = {"reason", {"rank_lost", "group_lost", "drain"}};
+  replays =
+      m.MakeCounter("replays_total", "Sequences replayed after their group was lost", {reason})
+          .At("group_lost");
+  retries_ = m.MakeCounter("retries_total", "Requests that a group gave back, to be placed again",
+                           {reason});
   replayed_tokens =
       m.MakeCounter("replayed_tokens_total", "Tokens computed again for a replay").At();
+  disconnects_ =
+      m.MakeCounter("client_disconnects_total", "Requests cancelled, by how far they were",
+                    {{"phase", {"queued", "prefill", "decode"}}});
+  cancel_latency = m.MakeHistogram("cancel_latency_seconds", "Cancel to the request's pages free",
+                                   {.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5})
+                       .At();
 }
 
-void EngineMetrics::MakeAdaptersAndGroups(Metrics& m) {
+void EngineMetrics::MakeAdapters(Metrics& m) {
   const auto evicted = m.MakeCounter(
       "adapter_evictions_total", "Adapters that left a tier",
       {{"tier", {"device", "host", "disk"}}, {"reason", {"pressure", "quota", "unpin", "retire"}}});
@@ -137,6 +155,15 @@ void EngineMetrics::MakeAdaptersAndGroups(Metrics& m) {
       "adapter_lookup_total", "Where a request's adapter was",
       {{"result",
         {"device_hit", "host_hit", "disk_hit", "coordinator_fetch", "object_fetch", "unknown"}}});
+}
+
+void EngineMetrics::MakeGroups(Metrics& m) {
+  const auto pages_evicted = m.MakeCounter(
+      "page_evictions_total", "Pages taken from what they held",
+      {{"owner", {"kv", "adapter"}}, {"reason", {"pressure", "quota", "unload", "retire"}}});
+  kv_pages_pressure = pages_evicted.At("kv", "pressure");
+  adapter_pages_pressure = pages_evicted.At("adapter", "pressure");
+  adapter_pages_unload = pages_evicted.At("adapter", "unload");
   pages_ =
       m.MakeGauge("pages", "Pages of a group", {Group(), {"owner", {"kv", "adapter", "free"}}});
   const Label tier = {"tier", {"device", "host", "disk", "object"}};
@@ -146,6 +173,12 @@ void EngineMetrics::MakeAdaptersAndGroups(Metrics& m) {
   group_state_ = m.MakeGauge("group_state", "1 for the state a group is in",
                              {Group(), {"state", kGroupStates}});
   group_epoch_ = m.MakeGauge("group_epoch", "Attach number of a group", {Group()});
+  reforms_ = m.MakeCounter(
+      "group_reforms_total", "Groups that came back with new processes",
+      {Group(), {"cause", {"rank_exit", "rank_hang", "nccl_error", "xid", "operator"}}});
+  reform_seconds_ = m.MakeHistogram("group_reform_duration_seconds", "Stream lost to group ready",
+                                    {.5, 1, 2, 5, 10, 20, 30, 60, 120, 300})
+                        .At();
 }
 
 void EngineMetrics::Ended(const absl::Status& status) const {
@@ -176,6 +209,16 @@ void EngineMetrics::Loaded(bool from_disk, const absl::Status& outcome, absl::Du
   const char* source = from_disk ? "disk" : "coordinator";
   loads_.At(source, LoadResult(outcome)).Add();
   if (outcome.ok()) load_seconds_.At(source).Observe(absl::ToDoubleSeconds(took));
+}
+
+void EngineMetrics::Requeued(bool drained, size_t requests) const {
+  retries_.At(drained ? "drain" : "group_lost").Add(static_cast<double>(requests));
+}
+
+// Without a word from its ranks a lost group is taken for one whose rank exited.
+void EngineMetrics::Reformed(const std::string& group, bool drained, absl::Duration took) const {
+  reforms_.At(group, drained ? "operator" : "rank_exit").Add();
+  reform_seconds_.Observe(absl::ToDoubleSeconds(took));
 }
 
 void EngineMetrics::GroupIs(const std::string& group, const std::string& state) const {

@@ -30,22 +30,29 @@ class EngineMetrics {
   void Queued(absl::Duration wait, bool cold) const;
   void Looked(AdapterLookup found) const;
   void Loaded(bool from_disk, const absl::Status& outcome, absl::Duration took) const;
+  // A cancelled request; `queued`, `prefill` or `decode` is where it was.
+  void Disconnected(const char* phase) const { disconnects_.At(phase).Add(); }
+  void Requeued(bool drained, size_t requests) const;
+  void Reformed(const std::string& group, bool drained, absl::Duration took) const;
   void GroupIs(const std::string& group, const std::string& state) const;
   GroupMetrics ForGroup(const std::string& group) const;
 
-  Gauge queue_requests, running_requests;
-  Histogram tpot, itl, e2e, prompt_tokens, output_tokens;
+  Gauge queue_requests, queue_tokens, running_requests;
+  Histogram tpot, itl, e2e, cancel_latency, prompt_tokens, output_tokens;
   Counter prompt_tokens_computed, prompt_tokens_cached, output_tokens_total;
   Counter preemptions, replays, replayed_tokens, evictions, evictions_retire;
+  Counter kv_pages_pressure, adapter_pages_pressure, adapter_pages_unload;
 
  private:
   void MakeRequests(Metrics& m);
   void MakeTokens(Metrics& m);
-  void MakeAdaptersAndGroups(Metrics& m);
+  void MakeLosses(Metrics& m);
+  void MakeAdapters(Metrics& m);
+  void MakeGroups(Metrics& m);
 
-  Family<Counter> requests_, shed_, loads_, lookups_;
+  Family<Counter> requests_, shed_, loads_, lookups_, disconnects_, retries_, reforms_;
   Family<Histogram> ttft_, load_seconds_;
-  Histogram queue_wait_, wait_for_load_, wait_for_pages_;
+  Histogram reform_seconds_, queue_wait_, wait_for_load_, wait_for_pages_;
   Family<Gauge> pages_, residents_, resident_bytes_, group_state_, group_epoch_;
 };
 

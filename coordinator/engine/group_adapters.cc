@@ -54,6 +54,13 @@ bool GroupAdapters::IsResident(const Digest& digest) const {
   return it != entries_.end() && it->second->state == Residency::kResident;
 }
 
+std::optional<AdapterFootprint> GroupAdapters::FootprintOf(const Digest& digest) const {
+  const auto it = entries_.find(digest);
+  // What leaves may have been laid out otherwise.
+  if (it == entries_.end() || it->second->state == Residency::kLeaving) return std::nullopt;
+  return it->second->footprint;
+}
+
 void GroupAdapters::Use(const Digest& digest) {
   Entry& entry = Find(digest);
   if (entry.users++ == 0) StopIdling(entry);
@@ -113,6 +120,7 @@ void GroupAdapters::StartLeaving(Entry& entry) {
   ++changes_;
   entry.state = Residency::kLeaving;
   entry.drop_sent = false;
+  entry.evicted = false;
   pages_leaving_ += static_cast<uint32_t>(entry.pages.size());
   if (entry.last_step <= completed_step_) {
     SendDrop(entry);
@@ -163,7 +171,10 @@ void GroupAdapters::FillView(SchedulerView& view) {
   }
 }
 
-void GroupAdapters::Evict(uint32_t idle_index) { StartLeaving(*view_idle_[idle_index]); }
+void GroupAdapters::Evict(uint32_t idle_index) {
+  StartLeaving(*view_idle_[idle_index]);
+  view_idle_[idle_index]->evicted = true;
+}
 
 std::vector<Order> GroupAdapters::WaitingOf(uint32_t idle_index) const {
   const std::set<Order>& waiting = view_idle_[idle_index]->waiting;
@@ -228,7 +239,8 @@ GroupAdapters::Event GroupAdapters::Completed(CommandId command, const absl::Sta
   if (entry.state != Residency::kLeaving) return FetchOrLoadDone(entry, outcome);
   Event event;
   event.kind = Event::kLeft;
-  event.retired = entry.doomed;
+  event.evicted = entry.evicted;
+  event.pages = static_cast<uint32_t>(entry.pages.size());
   event.digest = entry.digest;
   pages_leaving_ -= static_cast<uint32_t>(entry.pages.size());
   pages_.ReleaseAdapter(entry.pages);

@@ -6,6 +6,7 @@
 #include <list>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <unordered_map>
@@ -55,6 +56,8 @@ class GroupAdapters {
   void Want(const Digest& digest, const AdapterFootprint& footprint, Order order);
   void Unwant(const Digest& digest, Order order);
   bool IsResident(const Digest& digest) const;
+  // Of one that is here or on its way.
+  std::optional<AdapterFootprint> FootprintOf(const Digest& digest) const;
   bool IsOnDisk(const Digest& digest) const { return on_disk_.contains(digest); }
   // A sequence begins and ends to run with it.
   void Use(const Digest& digest);
@@ -76,7 +79,8 @@ class GroupAdapters {
     std::vector<Order> waiting;  // whom it concerns, oldest first
     bool was_load = false;       // a fetch or load ended, well or not
     bool from_disk = false;      // the nodes had the content before
-    bool retired = false;        // kLeft: unregistered, not evicted
+    bool evicted = false;        // kLeft: for want of pages; else nobody may use it any more
+    uint32_t pages = 0;          // kLeft
     uint64_t started = 0;        // tag of its beginning, see set_tag
   };
   // Of a Prefetch, Load or Drop; kNothing for other ids.
@@ -100,6 +104,7 @@ class GroupAdapters {
     CommandId last_step{0};
     uint64_t idle_since = 0;  // key in idle_ while resident without users
     bool drop_sent = false;
+    bool evicted = false;
     bool doomed = false;
     bool from_disk = false;  // the nodes had the content when the fetch began
     uint64_t started = 0;

@@ -8,19 +8,13 @@
 #include "common/base/status.h"
 
 namespace rootstock {
-namespace {
-
-constexpr absl::Duration kTick = absl::Seconds(1);
-// A sequence in flight at two losses is replayed alone; at the third it is taken for the cause.
-constexpr uint32_t kMaxDeaths = 2;
-
-}  // namespace
 
 // Turns the transport's calls into tasks. Outlives the engine: its queue then takes none.
 class GroupEngine::Listener : public GroupListener {
  public:
-  Listener(GroupEngine* engine, std::shared_ptr<TaskQueue> queue)
-      : engine_(engine), queue_(std::move(queue)) {}
+  Listener(GroupEngine* engine, std::shared_ptr<TaskQueue> queue, Clock clock,
+           std::shared_ptr<StreamEnd> end)
+      : engine_(engine), queue_(std::move(queue)), clock_(std::move(clock)), end_(std::move(end)) {}
   void OnCompletion(Completion completion) override {
     queue_->Post(
         [e = engine_, c = std::move(completion)]() mutable { e->OnCompletion(std::move(c)); });
@@ -29,12 +23,15 @@ class GroupEngine::Listener : public GroupListener {
     queue_->Post([e = engine_] { e->OnDrain(); });
   }
   void OnLost(const absl::Status& why) override {
+    end_->Set(clock_());
     queue_->Post([e = engine_, why] { e->OnLost(why); });
   }
 
  private:
   GroupEngine* const engine_;
   const std::shared_ptr<TaskQueue> queue_;
+  const Clock clock_;
+  const std::shared_ptr<StreamEnd> end_;
 };
 
 GroupEngine::GroupEngine(GroupConfig config, std::shared_ptr<GroupLink> link,
@@ -66,8 +63,7 @@ absl::StatusOr<std::unique_ptr<GroupEngine>> GroupEngine::Create(GroupConfig con
       new GroupEngine(std::move(config), std::move(link), std::move(queue), std::move(callbacks)));
   RETURN_IF_ERROR(engine->AdoptResidents());
   engine->Publish();
-  GroupEngine* raw = engine.get();
-  engine->queue_->PostAt(engine->config_.clock() + kTick, [raw] { raw->OnTick(); });
+  engine->TickLater();
   return engine;
 }
 
@@ -94,13 +90,12 @@ absl::Status GroupEngine::AdoptResidents() {
       adapters_.Discard(found.digest, /*from_disk=*/false);
       continue;
     }
-    footprints_[found.digest] = *footprint;
   }
   return absl::OkStatus();
 }
 
 std::shared_ptr<GroupListener> GroupEngine::MakeListener() {
-  return std::make_shared<Listener>(this, queue_);
+  return std::make_shared<Listener>(this, queue_, config_.clock, stream_end_);
 }
 
 void GroupEngine::Post(std::function<void()> task) { queue_->Post(std::move(task)); }
@@ -122,6 +117,7 @@ void GroupEngine::Drain() {
   Post([this] { OnDrain(); });
 }
 void GroupEngine::Lose(const absl::Status& why) {
+  stream_end_->Set(config_.clock());
   Post([this, why] { OnLost(why); });
 }
 
@@ -131,9 +127,9 @@ GroupStatus GroupEngine::Snapshot() const {
 }
 
 // Refuses what can never fit here; cuts an open-ended answer to what does.
-absl::Status GroupEngine::FitRequest(LiveRequest& request,
-                                     const AdapterFootprint& footprint) const {
+absl::Status GroupEngine::FitRequest(LiveRequest& request) const {
   ResolvedRequest& r = request.resolved;
+  const AdapterFootprint& footprint = request.footprint;
   const PageGeometry& geometry = config_.report.geometry;
   const uint32_t usable = geometry.num_pages - 1;
   const absl::Status fits =
@@ -149,10 +145,17 @@ absl::Status GroupEngine::FitRequest(LiveRequest& request,
   return CheckFits(r.max_positions(), geometry.page_tokens, footprint.pages, usable);
 }
 
+// Known while the adapter is about; computed anew for one that is nowhere.
+absl::StatusOr<AdapterFootprint> GroupEngine::FootprintOf(const LiveRequest& request) const {
+  const AdapterContent& content = *request.resolved.adapter;
+  if (const auto known = adapters_.FootprintOf(content.digest)) return *known;
+  return config_.footprint(content);
+}
+
 void GroupEngine::OnSubmit(RequestPtr request) {
   if (lost_) return;  // the router takes it back when it hears of the loss
   if (draining_) {
-    callbacks_.returned({std::move(request)});
+    GiveBack({std::move(request)});
     return;
   }
   LiveRequest& r = *request;
@@ -161,25 +164,21 @@ void GroupEngine::OnSubmit(RequestPtr request) {
     CloseRequest(r, AbortStatus(r));
     return;
   }
-  AdapterFootprint footprint;
   if (r.resolved.adapter) {
-    const AdapterContent& content = *r.resolved.adapter;
-    auto it = footprints_.find(content.digest);
-    if (it == footprints_.end()) {
-      const auto made = config_.footprint(content);
-      if (!made.ok()) {
-        CloseRequest(r, Annotate(made.status(), absl::StrCat("adapter '", r.resolved.model, "'")));
-        return;
-      }
-      it = footprints_.emplace(content.digest, *made).first;
+    const auto footprint = FootprintOf(r);
+    if (!footprint.ok()) {
+      CloseRequest(r,
+                   Annotate(footprint.status(), absl::StrCat("adapter '", r.resolved.model, "'")));
+      return;
     }
-    footprint = it->second;
-    r.cold = !adapters_.IsResident(content.digest);
-    config_.metrics->Looked(!r.cold                              ? AdapterLookup::kDeviceHit
-                            : adapters_.IsOnDisk(content.digest) ? AdapterLookup::kDiskHit
-                                                                 : AdapterLookup::kFetch);
+    r.footprint = *footprint;
+    const Digest& digest = r.resolved.adapter->digest;
+    r.cold = !adapters_.IsResident(digest);
+    config_.metrics->Looked(!r.cold                      ? AdapterLookup::kDeviceHit
+                            : adapters_.IsOnDisk(digest) ? AdapterLookup::kDiskHit
+                                                         : AdapterLookup::kFetch);
   }
-  if (const absl::Status fits = FitRequest(r, footprint); !fits.ok()) {
+  if (const absl::Status fits = FitRequest(r); !fits.ok()) {
     CloseRequest(r, fits);
     return;
   }
@@ -236,7 +235,10 @@ void GroupEngine::OnAdapterEvent(const GroupAdapters::Event& event) {
       }
       return;
     case GroupAdapters::Event::kLeft:
-      (event.retired ? config_.metrics->evictions_retire : config_.metrics->evictions).Add();
+      (event.evicted ? config_.metrics->evictions : config_.metrics->evictions_retire).Add();
+      (event.evicted ? config_.metrics->adapter_pages_pressure
+                     : config_.metrics->adapter_pages_unload)
+          .Add(event.pages);
       callbacks_.residency(event.digest, false);
       return;
     case GroupAdapters::Event::kFailed:
@@ -270,104 +272,17 @@ void GroupEngine::CloseRequest(LiveRequest& request, const absl::Status& status)
   const RequestPtr owned = Detach(request);
   for (Sequence& s : owned->sequences) s.finished = true;
   owned->closed = true;
+  owned->freeing = absl::IsCancelled(status) && owned->admitted;
+  ObserveCancel(*owned);
   callbacks_.close(owned, status);
   callbacks_.ended(owned->number);
 }
 
-void GroupEngine::OnDrain() {
-  if (lost_) return;
-  draining_ = true;
-  Pump();
-}
-
-// While draining: what does not run goes elsewhere; when nothing is left, so does the group.
-void GroupEngine::GiveBackIdle() {
-  std::vector<RequestPtr> idle;
-  for (const auto& [number, request] : requests_) {
-    const auto& all = request->sequences;
-    if (std::none_of(all.begin(), all.end(),
-                     [](const Sequence& s) { return s.running || s.rows_in_flight > 0; })) {
-      idle.push_back(request);
-    }
-  }
-  for (const RequestPtr& request : idle) Detach(*request);
-  if (!idle.empty()) callbacks_.returned(std::move(idle));
-  if (requests_.empty() && steps_.empty() && !left_) {
-    left_ = true;
-    link_->SendLeave();
-  }
-}
-
-void GroupEngine::OnLost(const absl::Status& why) {
-  if (lost_) return;
-  lost_ = true;
-  steps_.clear();
-  std::vector<RequestPtr> all;
-  for (const auto& [number, request] : requests_) all.push_back(request);
-  std::sort(all.begin(), all.end(),
-            [](const RequestPtr& a, const RequestPtr& b) { return a->number < b->number; });
-  std::vector<RequestPtr> back;
-  for (const RequestPtr& request : all) {
-    bool hopeless = false;
-    for (Sequence& s : request->sequences) {
-      s.rows_in_flight = 0;
-      s.samples_in_flight = 0;
-      if (!s.running) continue;
-      ++s.deaths;
-      hopeless |= s.deaths > kMaxDeaths;
-      config_.metrics->replays.Add();
-      config_.metrics->replayed_tokens.Add(s.computed);
-    }
-    if (hopeless) {
-      LogError("request '", request->resolved.request_id, "', adapter ",
-               request->resolved.adapter ? request->resolved.adapter->digest.Short() : "none",
-               ": in flight at ", kMaxDeaths + 1, " losses of its group, the last one alone");
-      CloseRequest(
-          *request,
-          MakeError(absl::StatusCode::kInternal, Reason::kWorkerLost, "group", config_.info.name,
-                    absl::StrCat("was lost with this request in flight, for the third "
-                                 "time: ",
-                                 std::string(why.message()))));
-    } else {
-      back.push_back(Detach(*request));
-    }
-  }
-  if (!back.empty()) callbacks_.returned(std::move(back));
-  {
-    const std::lock_guard lock(status_mutex_);
-    status_.state = "broken";
-  }
-  callbacks_.gone(why);
-}
-
-// An idle group's heartbeat.
-void GroupEngine::OnTick() {
-  if (lost_) return;
-  const absl::Time now = config_.clock();
-  if (steps_.empty() && now - last_sent_ >= kTick && !left_) SendStep({}, {});
-  queue_->PostAt(now + kTick, [this] { OnTick(); });
-  Pump();
-}
-
-void GroupEngine::Publish() {
-  const std::lock_guard lock(status_mutex_);
-  if (draining_) status_.state = "draining";
-  status_.pages_free = pages_.free_pages();
-  status_.pages_kv = pages_.kv_pages();
-  status_.pages_adapter = pages_.adapter_pages();
-  if (published_changes_ != adapters_.residency_changes()) {
-    published_changes_ = adapters_.residency_changes();
-    status_.adapters = adapters_.Residents();
-    series_.residents.Set(static_cast<double>(status_.adapters.size()));
-    double bytes = 0;
-    for (const ResidentAdapter& a : status_.adapters) {
-      bytes += static_cast<double>(a.pages.size()) * config_.report.geometry.page_bytes;
-    }
-    series_.resident_bytes.Set(bytes);
-  }
-  series_.pages_kv.Set(status_.pages_kv);
-  series_.pages_adapter.Set(status_.pages_adapter);
-  series_.pages_free.Set(status_.pages_free);
+void GroupEngine::ObserveCancel(LiveRequest& request) {
+  if (!request.freeing || request.rows_in_flight()) return;
+  request.freeing = false;
+  config_.metrics->cancel_latency.Observe(
+      absl::ToDoubleSeconds(config_.clock() - request.aborted_at));
 }
 
 }  // namespace rootstock

@@ -1,6 +1,7 @@
 // One group for the time of one attach: its sequences, slots, pages, adapters and plans.
 #pragma once
 
+#include <atomic>
 #include <deque>
 #include <functional>
 #include <map>
@@ -37,11 +38,24 @@ struct GroupConfig {
 struct GroupCallbacks {
   // The request's answer is complete; its sink is to be closed with the status.
   std::function<void(const RequestPtr&, const absl::Status&)> close;
-  std::function<void(RequestNumber)> admitted;  // began to run
+  std::function<void(const LiveRequest&)> admitted;  // began to run
   std::function<void(RequestNumber)> ended;
   std::function<void(std::vector<RequestPtr>)> returned;  // to be placed again
   std::function<void(Digest, bool resident)> residency;
   std::function<void(const absl::Status&)> gone;  // lost; nothing follows
+};
+
+// How a group's stream ended, known before the engine's thread hears of it. Thread-safe.
+struct StreamEnd {
+  std::atomic<bool> over{false};
+  std::atomic<int64_t> at_us{0};     // engine clock; set before `over`
+  std::atomic<bool> drained{false};  // nothing was left on the group
+
+  void Set(absl::Time now) {
+    if (over) return;
+    at_us = absl::ToUnixMicros(now);
+    over = true;
+  }
 };
 
 // Plans run one step ahead: at most two are not completed, and a plan never waits for the tokens
@@ -67,6 +81,7 @@ class GroupEngine {
   // As if the stream had ended.
   void Lose(const absl::Status& why);
   GroupStatus Snapshot() const;
+  const StreamEnd& stream_end() const { return *stream_end_; }
 
  private:
   struct SentRow {
@@ -90,17 +105,23 @@ class GroupEngine {
 
   // group_engine.cc: requests and events.
   void OnSubmit(RequestPtr request);
-  absl::Status FitRequest(LiveRequest& request, const AdapterFootprint& footprint) const;
+  absl::Status FitRequest(LiveRequest& request) const;
   void OnPoke(RequestNumber number);
   void OnCompletion(Completion completion);
   void OnAdapterEvent(const GroupAdapters::Event& event);
+  void CloseRequest(LiveRequest& request, const absl::Status& status);
+  RequestPtr Detach(LiveRequest& request);
+  absl::StatusOr<AdapterFootprint> FootprintOf(const LiveRequest& request) const;
+  void ObserveCancel(LiveRequest& request);
+
+  // group_life.cc: ticks, drain, loss, status.
   void OnDrain();
   void OnLost(const absl::Status& why);
   void OnTick();
+  void TickLater();
   void GiveBackIdle();
+  void GiveBack(std::vector<RequestPtr> requests);
   void Publish();
-  void CloseRequest(LiveRequest& request, const absl::Status& status);
-  RequestPtr Detach(LiveRequest& request);
 
   // group_sequences.cc: what one sequence holds.
   void Enqueue(Sequence& sequence);
@@ -130,10 +151,10 @@ class GroupEngine {
   const std::shared_ptr<TaskQueue> queue_;
   const GroupCallbacks callbacks_;
   const GroupMetrics series_;
+  const std::shared_ptr<StreamEnd> stream_end_ = std::make_shared<StreamEnd>();
 
   PageAllocator pages_;
   GroupAdapters adapters_;
-  std::unordered_map<Digest, AdapterFootprint> footprints_;
   std::unordered_map<uint64_t, RequestPtr> requests_;  // by number
   std::vector<Sequence*> running_;                     // oldest first
   std::map<Order, Sequence*> ready_;                   // waiting, adapter on the device

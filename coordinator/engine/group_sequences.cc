@@ -15,7 +15,7 @@ const Digest* AdapterOf(const Sequence& s) {
 
 void GroupEngine::Enqueue(Sequence& sequence) {
   const Digest* adapter = AdapterOf(sequence);
-  if (adapter != nullptr) adapters_.Want(*adapter, footprints_.at(*adapter), sequence.order());
+  if (adapter != nullptr) adapters_.Want(*adapter, sequence.request->footprint, sequence.order());
   const bool here = adapter == nullptr || adapters_.IsResident(*adapter);
   (here ? ready_ : parked_)[sequence.order()] = &sequence;
 }
@@ -47,7 +47,7 @@ void GroupEngine::Admit(Sequence& sequence, const RowDecision& row) {
   if (!request.admitted) {
     request.admitted = true;
     config_.metrics->Queued(config_.clock() - request.arrived, request.cold);
-    callbacks_.admitted(request.number);
+    callbacks_.admitted(request);
   }
 }
 

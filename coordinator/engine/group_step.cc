@@ -108,7 +108,9 @@ Decision GroupEngine::Decide() {
                        (decision.rows.empty() && !ready_.empty());
   if (!pressed || keeping_prompts_.empty()) return decision;
   // Kept prompt pages only save work: they go before anybody else gives up something.
+  const uint32_t before = pages_.kv_pages();
   while (!keeping_prompts_.empty()) ReleasePrompt(**keeping_prompts_.begin());
+  config_.metrics->kv_pages_pressure.Add(before - pages_.kv_pages());
   return Schedule(MakeView());
 }
 
@@ -116,7 +118,9 @@ void GroupEngine::Apply(const Decision& decision) {
   for (const uint32_t i : decision.preempt) {
     Sequence& sequence = *view_running_[i];
     config_.metrics->preemptions.Add();
+    const uint32_t before = pages_.kv_pages();
     StopRunning(sequence);
+    config_.metrics->kv_pages_pressure.Add(before - pages_.kv_pages());
     Enqueue(sequence);
   }
   for (const uint32_t i : decision.unreserve) adapters_.Unreserve(i);
@@ -216,7 +220,10 @@ void GroupEngine::StepDone(SentStep step, Completion completion) {
   }
   size_t next = 0;
   for (const SentRow& row : step.rows) {
-    if (row.request->closed) continue;
+    if (row.request->closed) {
+      ObserveCancel(*row.request);
+      continue;
+    }
     if (!completion.outcome.ok()) {
       CloseRequest(*row.request, Annotate(completion.outcome, "a step failed"));
       continue;

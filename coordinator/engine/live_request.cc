@@ -40,6 +40,11 @@ bool LiveRequest::shares_prompt() const {
   return resolved.n > 1 && resolved.sampling.repetition_penalty == 1.0f;
 }
 
+bool LiveRequest::rows_in_flight() const {
+  return std::any_of(sequences.begin(), sequences.end(),
+                     [](const Sequence& s) { return s.rows_in_flight > 0; });
+}
+
 absl::Status AbortStatus(const LiveRequest& request) {
   if (request.abort == AbortCause::kDeadline) {
     return MakeError(absl::StatusCode::kDeadlineExceeded, Reason::kDeadlineExceeded, "request",

@@ -8,6 +8,7 @@
 
 #include "absl/time/time.h"
 #include "common/base/ids.h"
+#include "coordinator/engine/group_adapters.h"
 #include "coordinator/request/request.h"
 #include "coordinator/scheduler/scheduler.h"
 
@@ -67,16 +68,20 @@ struct LiveRequest {
   bool tokens_seen = false;
   absl::Time first_token_at;
   bool closed = false;
+  bool freeing = false;        // cancelled, and a step in flight names it
+  AdapterFootprint footprint;  // on the present group
   // Full prompt pages kept for samples that have not started on the present group.
   std::vector<PageId> prompt_pages;
 
   std::atomic<AbortCause> abort{AbortCause::kNone};
+  absl::Time aborted_at;                   // engine clock; set before `abort`
   std::vector<std::atomic<bool>> stopped;  // a sample: a stop string ended it
 
   bool all_finished() const;
   // Samples share full prompt pages. Not with a repetition penalty: its counts include the
   // prompt, and a sample whose first pages are shared never sends those tokens.
   bool shares_prompt() const;
+  bool rows_in_flight() const;
 };
 
 using RequestPtr = std::shared_ptr<LiveRequest>;

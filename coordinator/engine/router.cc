@@ -37,7 +37,7 @@ void Router::Submit(RequestPtr request) {
   queue_->Post([this, r = std::move(request)]() mutable { OnSubmit(std::move(r)); });
 }
 void Router::Cancel(RequestNumber request) {
-  queue_->Post([this, request] { Abort(request, AbortCause::kCancelled); });
+  queue_->Post([this, request, now = clock_()] { Abort(request, AbortCause::kCancelled, now); });
 }
 
 std::function<void()> Router::StopSignal(RequestNumber request) {
@@ -151,7 +151,9 @@ void Router::Gone(uint64_t attach) {
 void Router::OnSubmit(RequestPtr request) {
   const RequestNumber number = request->number;
   if (request->deadline != absl::InfiniteFuture()) {
-    queue_->PostAt(request->deadline, [this, number] { Abort(number, AbortCause::kDeadline); });
+    queue_->PostAt(request->deadline, [this, number, at = request->deadline] {
+      Abort(number, AbortCause::kDeadline, at);
+    });
   }
   Known& known = requests_[number.value];
   known.request = std::move(request);
@@ -163,16 +165,19 @@ void Router::OnSubmit(RequestPtr request) {
   }
 }
 
-void Router::Abort(RequestNumber number, AbortCause cause) {
+void Router::Abort(RequestNumber number, AbortCause cause, absl::Time at) {
   const auto it = requests_.find(number.value);
   if (it == requests_.end()) return;
-  AbortCause none = AbortCause::kNone;
-  it->second.request->abort.compare_exchange_strong(none, cause);
+  LiveRequest& request = *it->second.request;
+  if (request.abort == AbortCause::kNone) {
+    request.aborted_at = at;
+    request.abort = cause;
+  }
   if (it->second.attach != 0) {
     groups_.at(it->second.attach).engine->Poke(number);
     return;
   }
-  CloseHere(number, AbortStatus(*it->second.request));
+  CloseHere(number, AbortStatus(request));
 }
 
 void Router::CloseHere(RequestNumber number, const absl::Status& status) {

@@ -68,7 +68,8 @@ class Router {
   };
 
   void OnSubmit(RequestPtr request);
-  void Abort(RequestNumber number, AbortCause cause);
+  // Nobody else sets a request's `abort`.
+  void Abort(RequestNumber number, AbortCause cause, absl::Time at);
   void LeaveLine(Known& known);
   void TakeBack(Known& known);
   void PlaceAll();

@@ -14,6 +14,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::StartsWith;
+using testing::UnorderedElementsAre;
 
 ServedModel Model() {
   ServedModel m;
@@ -164,6 +165,18 @@ TEST(Finish, EosStopIdsAndLength) {
   q = *ResolveIt(r);
   EXPECT_EQ(CheckFinish(q, 2, 50).reason, FinishReason::kNone);
   EXPECT_EQ(CheckFinish(q, 3, 50).reason, FinishReason::kStop);
+}
+
+TEST(Request, MinTokensBansWhatWouldEndTheAnswer) {
+  GenerateRequest r = Request();
+  r.stop_token_ids = {50, 2};
+  EXPECT_TRUE(ResolveIt(r)->sampling.banned_until_min.empty());
+  r.min_tokens = 2;
+  auto q = *ResolveIt(r);
+  EXPECT_EQ(q.sampling.min_tokens, 2u);
+  EXPECT_THAT(q.sampling.banned_until_min, UnorderedElementsAre(2, 3, 50));
+  r.ignore_eos = true;  // the client wants them then
+  EXPECT_THAT(ResolveIt(r)->sampling.banned_until_min, UnorderedElementsAre(2, 50));
 }
 
 }  // namespace

@@ -182,6 +182,17 @@ TEST_F(RpcTest, RefusalsCarryTheirDetail) {
   EXPECT_GT(DetailOf(second).retry_after_ms(), 0);
 }
 
+TEST_F(RpcTest, TheEnginesRetryHintTravels) {
+  engine_.refusal = WithRetryAfter(
+      MakeError(absl::StatusCode::kResourceExhausted, Reason::kQueueFull, "queue", "4", "full"),
+      2500);
+  grpc::ClientContext context;
+  const auto reader = stub_->Generate(&context, Request("base"));
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(DetailOf(context).retry_after_ms(), 2500);
+  EXPECT_EQ(DetailOf(context).reason(), "queue_full");
+}
+
 TEST_F(RpcTest, AMissingPromptIsRefusedBeforeTheEngine) {
   grpc::ClientContext context;
   v1::GenerateRequest request;

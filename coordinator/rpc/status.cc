@@ -30,7 +30,8 @@ grpc::Status ToGrpcStatus(const absl::Status& status, grpc::CallbackServerContex
   } else {
     wire.set_reason(ReasonName(Reason::kInternal));
   }
-  if (ShallRetry(status.code())) wire.set_retry_after_ms(kRetryMs);
+  const int64_t otherwise = ShallRetry(status.code()) ? kRetryMs : 0;
+  wire.set_retry_after_ms(GetRetryAfterMs(status).value_or(otherwise));
   context->AddTrailingMetadata(kTrailer, wire.SerializeAsString());
   return {static_cast<grpc::StatusCode>(status.code()), std::string(status.message())};
 }

@@ -307,7 +307,9 @@ void FakeGroup::CompleteStep() {
   executing_ = &slots;
   StepResult result = Execute(std::get<StepPlan>(pending.kind));
   last_completed_step_ = pending.id;
-  listener_->OnCompletion({pending.id, absl::OkStatus(), std::move(result)});
+  Completion completion{pending.id, absl::OkStatus(), std::move(result)};
+  if (tamper) tamper(completion);
+  listener_->OnCompletion(std::move(completion));
 }
 
 void FakeGroup::CompleteOther(size_t index) {

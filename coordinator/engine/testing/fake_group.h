@@ -44,6 +44,8 @@ class FakeGroup {
   void ChangeLayouts(const std::set<Digest>& digests) {
     for (const Digest& d : digests) residents_[d].layout_id ^= 1;
   }
+  // Changes what the group says of its steps.
+  std::function<void(Completion&)> tamper;
   void AskToLeave() { listener_->OnLeaving(); }
 
   GroupInfo info;
@@ -56,6 +58,7 @@ class FakeGroup {
   std::vector<StepPlan> log;  // every plan, when kept
   bool keep_log = false;
   std::set<Digest> residents() const;
+  const std::set<Digest>& fetched() const { return fetched_; }  // on the nodes' disks
   Epoch epoch() const { return order_.epoch; }
 
  private:

@@ -67,10 +67,10 @@ World::~World() {
 }
 
 void World::OpenRegistry() {
-  auto opened = Registry::Open(
-      {.data_dir = directory / "data", .base_name = "base", .loader = LoadName, .unix_ms = [] {
-         return int64_t{1};
-       }});
+  auto opened = Registry::Open({.data_dir = directory / "data",
+                                .base_name = "base",
+                                .loader = options_.loader ? options_.loader : LoadName,
+                                .unix_ms = [] { return int64_t{1}; }});
   EXPECT_TRUE(opened.ok()) << opened.status();
   registry = *std::move(opened);
 }

@@ -45,6 +45,7 @@ struct WorldOptions {
   uint32_t max_queued = 1000;
   bool threads = false;  // real threads and time instead of the executor
   std::function<absl::StatusOr<AdapterFootprint>(const AdapterContent&)> footprint;
+  AdapterLoader loader;  // empty: the directory's name is the content
 };
 
 class World {

@@ -1,0 +1,94 @@
+// A whole coordinator without groups.
+#include "coordinator/coordinator.h"
+
+#include <filesystem>
+#include <fstream>
+
+#include "common/base/status.h"
+#include "coordinator/adapter_loader.h"
+#include "coordinator/adapters/registry.h"
+#include "gtest/gtest.h"
+
+namespace rootstock {
+namespace {
+
+namespace fs = std::filesystem;
+
+const std::string kCases = ROOTSTOCK_SOURCE_DIR "/tests/cases/";
+
+fs::path FreshDirectory(const std::string& name) {
+  const fs::path directory = fs::path(testing::TempDir()) / name;
+  fs::remove_all(directory);
+  fs::create_directories(directory);
+  return directory;
+}
+
+std::unique_ptr<Registry> OpenRegistry(const fs::path& data) {
+  const auto model = LoadModelSpec(kCases + "models/tiny-llama");
+  EXPECT_TRUE(model.ok()) << model.status();
+  auto registry = Registry::Open({.data_dir = data,
+                                  .base_name = "tiny-llama",
+                                  .loader = MakeAdapterLoader(*model, "tiny-llama", 256),
+                                  .unix_ms = [] { return int64_t{1}; }});
+  EXPECT_TRUE(registry.ok()) << registry.status();
+  return *std::move(registry);
+}
+
+TEST(Coordinator, G5ABadPreloadIsReportedAndTheOthersAreServed) {
+  const fs::path dir = FreshDirectory("coordinator_preload");
+  CoordinatorOptions options;
+  options.listen = "127.0.0.1:0";
+  options.metrics_port = 0;
+  options.data = dir / "data";
+  options.model = kCases + "models/tiny-llama";
+  options.port_file = dir / "ports";
+  options.adapters = {"nowhere=/no/such/directory", "broken=" + kCases + "adapters/no-nan",
+                      "good=" + kCases + "adapters/ok-plain-qv"};
+  {
+    const auto coordinator = Coordinator::Start(options);
+    ASSERT_TRUE(coordinator.ok()) << coordinator.status();
+    EXPECT_TRUE(fs::exists(options.port_file));  // it listens
+  }
+  const auto registry = OpenRegistry(dir / "data");
+  EXPECT_EQ(registry->size(), 1u);
+  EXPECT_TRUE(registry->Resolve("good", "default").ok());
+}
+
+TEST(Coordinator, F8TheDirectoryMayVanishOnceItIsRegisteredAndACutOneIsRefused) {
+  const fs::path dir = FreshDirectory("coordinator_vanish");
+  fs::copy(kCases + "adapters/ok-plain-qv", dir / "adapter");
+  const auto registry = OpenRegistry(dir / "data");
+  const auto entry = registry->RegisterDirectory("a", dir / "adapter", "default");
+  ASSERT_TRUE(entry.ok()) << entry.status();
+  const fs::path weights = dir / "adapter" / "adapter_model.safetensors";
+  fs::resize_file(weights, fs::file_size(weights) - 16);
+  const auto cut = registry->RegisterDirectory("b", dir / "adapter", "default");
+  ASSERT_FALSE(cut.ok());
+  EXPECT_EQ(GetErrorDetail(cut.status())->reason, Reason::kTruncated) << cut.status();
+  fs::remove_all(dir / "adapter");
+  EXPECT_FALSE(registry->RegisterDirectory("b", dir / "adapter", "default").ok());
+  EXPECT_EQ(registry->size(), 1u);  // no half name stays
+  const auto adapter = registry->Resolve("a", "default");
+  ASSERT_TRUE(adapter.ok()) << adapter.status();
+  EXPECT_EQ(fs::file_size(registry->BlobPath(entry->digest)), (*adapter)->blob_bytes);
+  std::ifstream blob(registry->BlobPath(entry->digest), std::ios::binary);
+  EXPECT_EQ(Sha256Of(std::string(std::istreambuf_iterator<char>(blob), {})), entry->digest);
+}
+
+TEST(Coordinator, G6AnAdapterThatChangesNothingIsServedAndAnEmptyOneRefused) {
+  const fs::path dir = FreshDirectory("coordinator_empty");
+  const auto registry = OpenRegistry(dir / "data");
+  const auto zero = registry->RegisterDirectory("zero", kCases + "adapters/ok-zero-b", "default");
+  EXPECT_TRUE(zero.ok()) << zero.status();
+  fs::create_directories(dir / "adapter");
+  fs::copy(kCases + "adapters/ok-plain-qv/adapter_config.json", dir / "adapter");
+  std::ofstream(dir / "adapter" / "adapter_model.safetensors", std::ios::binary)
+      << std::string("\x02\0\0\0\0\0\0\0{}", 10);
+  const auto empty = registry->RegisterDirectory("empty", dir / "adapter", "default");
+  ASSERT_FALSE(empty.ok());
+  EXPECT_EQ(GetErrorDetail(empty.status())->reason, Reason::kNothingAttached) << empty.status();
+  EXPECT_EQ(registry->size(), 1u);
+}
+
+}  // namespace
+}  // namespace rootstock

@@ -1,0 +1,100 @@
+// METRICS.md: the series that engine events move.
+#include "coordinator/engine/testing/toy_model.h"
+#include "coordinator/engine/testing/world.h"
+#include "gtest/gtest.h"
+
+namespace rootstock {
+namespace {
+
+double Disconnects(const World& world, const std::string& phase) {
+  return world.Metric("client_disconnects_total{phase=\"" + phase + "\"}");
+}
+
+TEST(EngineMetrics, CancelsCountByPhaseAndTakeUntilTheirPagesAreFree) {
+  World world;
+  const auto queued = world.Generate(World::Ask("base", {5, 6, 7}, 30));  // no group yet
+  world.Run();
+  EXPECT_EQ(world.Metric("queue_tokens{tenant_class=\"default\"}"), 3);
+  world.engine->Cancel(queued.number);
+  world.Run();
+  EXPECT_EQ(Disconnects(world, "queued"), 1);
+  EXPECT_EQ(world.Metric("queue_tokens{tenant_class=\"default\"}"), 0);
+  EXPECT_EQ(world.Metric("cancel_latency_seconds_count"), 0);  // it held nothing
+
+  FakeGroup& group = world.AddGroup("g");
+  const auto prefill = world.Generate(World::Ask("base", std::vector<int32_t>(60, 5), 30));
+  world.Run();
+  EXPECT_EQ(world.Metric("queue_tokens{tenant_class=\"default\"}"), 0);
+  world.engine->Cancel(prefill.number);
+  world.executor.Advance(absl::Milliseconds(20));
+  world.Run();
+  EXPECT_EQ(Disconnects(world, "prefill"), 1);
+  EXPECT_EQ(world.Metric("cancel_latency_seconds_count"), 0);
+  group.CompleteStep();
+  world.Run();
+  EXPECT_EQ(world.Metric("cancel_latency_seconds_count"), 0);  // the second step names it too
+  world.executor.Advance(absl::Milliseconds(30));
+  group.CompleteStep();
+  world.Run();
+  EXPECT_EQ(world.Metric("cancel_latency_seconds_count"), 1);
+  EXPECT_DOUBLE_EQ(world.Metric("cancel_latency_seconds_sum"), 0.05);
+
+  GenerateRequest two = World::Ask("base", {5}, 30);
+  two.n = 2;
+  const auto decode = world.Generate(std::move(two));
+  world.Run();
+  group.CompleteStep();
+  world.Run();
+  world.engine->Cancel(decode.number);
+  world.Settle();
+  EXPECT_EQ(Disconnects(world, "decode"), 1);
+  EXPECT_EQ(world.Metric("cancel_latency_seconds_count"), 2);  // once a request
+  world.engine->Cancel(decode.number);
+  world.Settle();
+  EXPECT_EQ(Disconnects(world, "decode"), 1);
+  world.ExpectClean();
+}
+
+TEST(EngineMetrics, ACancelledRequestsPagesGoWithItsGroup) {
+  World world;
+  FakeGroup& group = world.AddGroup("g");
+  const auto sent = world.Generate(World::Ask("base", {5}, 30));
+  world.Run();
+  world.engine->Cancel(sent.number);
+  world.Run();
+  EXPECT_EQ(world.Metric("cancel_latency_seconds_count"), 0);
+  group.Die();
+  world.Run();
+  EXPECT_EQ(world.Metric("cancel_latency_seconds_count"), 1);
+}
+
+TEST(EngineMetrics, EvictedPagesCountByOwnerAndReason) {
+  World world;
+  world.AddGroup("g", 12);
+  uint32_t pages = 0, last = 0;
+  for (int i = 0; i < 10; ++i) {
+    const Digest digest = world.Add("a" + std::to_string(i));
+    last = toy::FootprintOf(digest).pages;
+    pages += last;
+    world.Generate(World::Ask("a" + std::to_string(i), {5, 6}, 8));
+    world.Settle();
+  }
+  EXPECT_GT(world.Metric("page_evictions_total{owner=\"adapter\",reason=\"pressure\"}"), 0);
+  EXPECT_EQ(world.Metric("page_evictions_total{owner=\"adapter\",reason=\"pressure\"}"),
+            pages - world.StatusOf("g").pages_adapter);
+  EXPECT_EQ(world.Metric("page_evictions_total{owner=\"adapter\",reason=\"unload\"}"), 0);
+  world.engine->DropAdapter(world.registry->Unregister("a9", "default")->digest);
+  world.Settle();
+  EXPECT_EQ(world.Metric("page_evictions_total{owner=\"adapter\",reason=\"unload\"}"), last);
+  EXPECT_EQ(world.Metric("adapter_evictions_total{reason=\"retire\",tier=\"device\"}"), 1);
+
+  EXPECT_EQ(world.Metric("page_evictions_total{owner=\"kv\",reason=\"pressure\"}"), 0);
+  for (int i = 0; i < 4; ++i) world.Generate(World::Ask("base", {5, 6, i}, 24));
+  world.Settle();
+  EXPECT_GT(world.Metric("preemptions_total{reason=\"pages\"}"), 0);
+  EXPECT_GT(world.Metric("page_evictions_total{owner=\"kv\",reason=\"pressure\"}"), 0);
+  world.ExpectClean();
+}
+
+}  // namespace
+}  // namespace rootstock
