@@ -36,6 +36,7 @@ RegistryMetrics::RegistryMetrics(Metrics& metrics) {
                               "Durable commit of one registry change",
                               {.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1})
                .At();
+  revision_ = metrics.MakeGauge("registry_revision", "Changes of the registry, ever").At();
 }
 
 void RegistryMetrics::Rejected(Reason reason) const {

@@ -17,11 +17,13 @@ class RegistryMetrics {
   // Reasons outside adapter_rejects_total's list are not counted.
   void Rejected(Reason reason) const;
   void Committed(double seconds) const { fsync_.Observe(seconds); }
+  void IsAt(uint64_t revision) const { revision_.Set(static_cast<double>(revision)); }
 
  private:
   std::array<Gauge, 4> adapters_;
   Family<Counter> rejects_;
   Histogram fsync_;
+  Gauge revision_;
 };
 
 }  // namespace rootstock

@@ -22,6 +22,9 @@ CREATE TABLE IF NOT EXISTS adapters(
 CREATE INDEX IF NOT EXISTS adapters_by_digest ON adapters(digest);
 )";
 
+constexpr char kIncarnation[] = "incarnation";
+constexpr char kRevision[] = "revision";
+
 std::string_view Bytes(const Digest& d) {
   return {reinterpret_cast<const char*>(d.bytes.data()), d.bytes.size()};
 }
@@ -85,19 +88,28 @@ absl::StatusOr<std::unique_ptr<RegistryStore>> RegistryStore::Open(
 absl::StatusOr<uint64_t> RegistryStore::RaiseIncarnation() {
   SqlTransaction transaction(*db_);
   RETURN_IF_ERROR(transaction.begun());
-  RETURN_IF_ERROR(SqlStatement(db_->get(),
-                               "INSERT INTO meta VALUES('incarnation', 1) "
-                               "ON CONFLICT(key) DO UPDATE SET value = value + 1")
-                      .Run());
-  uint64_t value = 0;
-  {
-    SqlStatement read(db_->get(), "SELECT value FROM meta WHERE key = 'incarnation'");
-    ASSIGN_OR_RETURN(const bool row, read.Next());
-    if (!row) return Corrupt("no incarnation");
-    value = static_cast<uint64_t>(read.Int(0));
-  }
+  RETURN_IF_ERROR(Raise(kIncarnation));
+  ASSIGN_OR_RETURN(const uint64_t value, Meta(kIncarnation));
   RETURN_IF_ERROR(transaction.Commit());
   return value;
+}
+
+absl::StatusOr<uint64_t> RegistryStore::Revision() { return Meta(kRevision); }
+
+absl::Status RegistryStore::Raise(const std::string& key) {
+  return SqlStatement(db_->get(),
+                      "INSERT INTO meta VALUES(?, 1) "
+                      "ON CONFLICT(key) DO UPDATE SET value = value + 1")
+      .BindText(key)
+      .Run();
+}
+
+// 0 for a key that was never raised.
+absl::StatusOr<uint64_t> RegistryStore::Meta(const std::string& key) {
+  SqlStatement read(db_->get(), "SELECT value FROM meta WHERE key = ?");
+  read.BindText(key);
+  ASSIGN_OR_RETURN(const bool row, read.Next());
+  return row ? static_cast<uint64_t>(read.Int(0)) : 0;
 }
 
 absl::StatusOr<std::vector<RegistryStore::NameRow>> RegistryStore::Names() {
@@ -152,6 +164,7 @@ absl::Status RegistryStore::Insert(const NameRow& row, const AdapterContent& con
                       .BindBlob(Bytes(row.digest))
                       .Bind(row.registered_ms)
                       .Run());
+  RETURN_IF_ERROR(Raise(kRevision));
   return transaction.Commit();
 }
 
@@ -166,6 +179,7 @@ absl::Status RegistryStore::Remove(const std::string& tenant, const std::string&
                                "DELETE FROM contents WHERE digest NOT IN "
                                "(SELECT digest FROM adapters)")
                       .Run());
+  RETURN_IF_ERROR(Raise(kRevision));
   return transaction.Commit();
 }
 

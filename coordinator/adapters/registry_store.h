@@ -25,6 +25,8 @@ class RegistryStore {
   static absl::StatusOr<std::unique_ptr<RegistryStore>> Open(const std::filesystem::path& dir);
 
   absl::StatusOr<uint64_t> RaiseIncarnation();
+  // How many changes were committed, ever.
+  absl::StatusOr<uint64_t> Revision();
   absl::StatusOr<std::vector<NameRow>> Names();
   absl::StatusOr<std::vector<AdapterContent>> Contents();  // those that names hold
   absl::StatusOr<std::string> Receipt(const Digest& digest);
@@ -36,6 +38,9 @@ class RegistryStore {
   absl::StatusOr<Digest> BaseRecord(const std::string& base, const Digest& fingerprint);
 
  private:
+  absl::Status Raise(const std::string& key);  // in a transaction
+  absl::StatusOr<uint64_t> Meta(const std::string& key);
+
   explicit RegistryStore(std::unique_ptr<SqlDatabase> db) : db_(std::move(db)) {}
   std::unique_ptr<SqlDatabase> db_;
 };

@@ -124,6 +124,24 @@ TEST_F(RegistryTest, BadNamesAndPathsAreRefused) {
               HasSubstr("rootstock_adapter_rejects_total{reason=\"path_invalid\"} 1"));
 }
 
+TEST_F(RegistryTest, TheRevisionCountsCommittedChangesAndSurvivesARestart) {
+  const auto shown = [this](const std::string& line) {
+    EXPECT_THAT(metrics_->Text(), HasSubstr("\n" + line + "\n"));
+  };
+  shown("rootstock_registry_revision 0");
+  ASSERT_TRUE(registry_->Register("a", "one", "default").ok());
+  ASSERT_TRUE(registry_->Register("b", "two", "default").ok());
+  shown("rootstock_registry_revision 2");
+  EXPECT_FALSE(registry_->Register("c", "bad", "default").ok());
+  ASSERT_TRUE(registry_->Register("a", "one", "default").ok());  // it is there already
+  shown("rootstock_registry_revision 2");
+  Open();
+  shown("rootstock_registry_revision 2");
+  ASSERT_TRUE(registry_->Unregister("a", "default").ok());
+  shown("rootstock_registry_revision 3");
+  shown("rootstock_registry_log_fsync_duration_seconds_count 1");
+}
+
 TEST_F(RegistryTest, F9RestartKeepsAllAndRaisesTheIncarnation) {
   EXPECT_EQ(registry_->incarnation(), 1u);
   ASSERT_TRUE(registry_->Register("a", "one", "default").ok());
