@@ -1,5 +1,10 @@
 #include "coordinator/adapters/registry_store.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
 #include <cstring>
 #include <string_view>
 #include <system_error>
@@ -70,19 +75,34 @@ absl::StatusOr<LoraSpec> Unpack(const std::string& bytes) {
   return spec;
 }
 
+absl::Status BadData(const std::filesystem::path& dir, const std::string& text) {
+  return MakeError(absl::StatusCode::kFailedPrecondition, Reason::kIoError, "data", dir.string(),
+                   text);
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<RegistryStore>> RegistryStore::Open(
     const std::filesystem::path& dir) {
   std::error_code error;
   std::filesystem::create_directories(dir, error);
-  if (error) {
-    return MakeError(absl::StatusCode::kFailedPrecondition, Reason::kIoError, "data", dir.string(),
-                     error.message());
+  if (error) return BadData(dir, error.message());
+  const int lock = open((dir / "lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (lock < 0) return BadData(dir, std::strerror(errno));
+  std::unique_ptr<RegistryStore> store(new RegistryStore(lock));
+  // Gone with the process, however it ends.
+  if (flock(lock, LOCK_EX | LOCK_NB) != 0) {
+    return BadData(dir,
+                   errno == EWOULDBLOCK ? "another coordinator uses it" : std::strerror(errno));
   }
-  ASSIGN_OR_RETURN(std::unique_ptr<SqlDatabase> db, SqlDatabase::Open(dir / "registry.db"));
-  RETURN_IF_ERROR(db->Execute(kSchema));
-  return std::unique_ptr<RegistryStore>(new RegistryStore(std::move(db)));
+  ASSIGN_OR_RETURN(store->db_, SqlDatabase::Open(dir / "registry.db"));
+  RETURN_IF_ERROR(store->db_->Execute(kSchema));
+  return store;
+}
+
+RegistryStore::~RegistryStore() {
+  db_.reset();
+  close(lock_);
 }
 
 absl::StatusOr<uint64_t> RegistryStore::RaiseIncarnation() {

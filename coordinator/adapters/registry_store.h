@@ -12,8 +12,8 @@
 
 namespace rootstock {
 
-// DIR/registry.db. Every change is one durable transaction. Not thread-safe: the registry's
-// database mutex guards it.
+// DIR/registry.db. Every change is one durable transaction. Holds DIR/lock: of two owners each
+// would sweep the other's blobs. Not thread-safe: the registry's database mutex guards it.
 class RegistryStore {
  public:
   struct NameRow {
@@ -22,7 +22,9 @@ class RegistryStore {
     int64_t registered_ms = 0;
   };
 
+  // FAILED_PRECONDITION when another process or registry has it open.
   static absl::StatusOr<std::unique_ptr<RegistryStore>> Open(const std::filesystem::path& dir);
+  ~RegistryStore();
 
   absl::StatusOr<uint64_t> RaiseIncarnation();
   // How many changes were committed, ever.
@@ -41,7 +43,8 @@ class RegistryStore {
   absl::Status Raise(const std::string& key);  // in a transaction
   absl::StatusOr<uint64_t> Meta(const std::string& key);
 
-  explicit RegistryStore(std::unique_ptr<SqlDatabase> db) : db_(std::move(db)) {}
+  explicit RegistryStore(int lock) : lock_(lock) {}
+  const int lock_;  // descriptor
   std::unique_ptr<SqlDatabase> db_;
 };
 

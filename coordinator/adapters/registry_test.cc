@@ -142,6 +142,15 @@ TEST_F(RegistryTest, TheRevisionCountsCommittedChangesAndSurvivesARestart) {
   shown("rootstock_registry_log_fsync_duration_seconds_count 1");
 }
 
+TEST_F(RegistryTest, ADirectoryHasOneOwner) {
+  const auto second = Registry::Open({.data_dir = base_ / "data", .loader = LoadText});
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(second.status().message()), HasSubstr("another coordinator uses it"));
+  EXPECT_EQ(registry_->incarnation(), 1u);
+  Open();
+  EXPECT_EQ(registry_->incarnation(), 2u);
+}
+
 TEST_F(RegistryTest, F9RestartKeepsAllAndRaisesTheIncarnation) {
   EXPECT_EQ(registry_->incarnation(), 1u);
   ASSERT_TRUE(registry_->Register("a", "one", "default").ok());
