@@ -23,6 +23,15 @@ CoordinatorEngine::CoordinatorEngine(EngineOptions options) : options_(std::move
 
 CoordinatorEngine::~CoordinatorEngine() {
   draining_ = true;
+  std::vector<std::shared_ptr<GroupEngine>> engines;
+  {
+    const std::lock_guard lock(groups_mutex_);
+    for (const auto& [name, record] : groups_) engines.push_back(record.engine);
+  }
+  for (const auto& engine : engines) {
+    if (engine) engine->Stop();  // their callbacks call the router
+  }
+  engines.clear();
   router_.reset();
   {
     const std::lock_guard lock(groups_mutex_);

@@ -67,7 +67,8 @@ absl::StatusOr<std::unique_ptr<GroupEngine>> GroupEngine::Create(GroupConfig con
   return engine;
 }
 
-GroupEngine::~GroupEngine() { queue_->Stop(); }
+GroupEngine::~GroupEngine() { Stop(); }
+void GroupEngine::Stop() { queue_->Stop(); }
 
 // Takes over what the group still holds; what is unknown or laid out otherwise is dropped.
 absl::Status GroupEngine::AdoptResidents() {

@@ -80,6 +80,8 @@ class GroupEngine {
   void Drain();
   // As if the stream had ended.
   void Lose(const absl::Status& why);
+  // Ends its thread: no callback follows, later calls do nothing. Not from its own thread.
+  void Stop();
   GroupStatus Snapshot() const;
   const StreamEnd& stream_end() const { return *stream_end_; }
 
