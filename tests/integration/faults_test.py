@@ -123,6 +123,22 @@ class Faults(unittest.TestCase):
         self.assertEqual(self.cluster.generate("base", PROBE["prompt"], 10).tokens,
                          PROBE["greedy"][:10])
 
+    def test_a_second_run_under_a_groups_name_is_refused(self):
+        first = self.cluster.start_group(1)
+        epoch = self.cluster.group()["epoch"]
+        second = self.cluster.start_group(1, name="second", group="g0", wait=False)
+        self.assertNotEqual(second.wait(), 0)
+        self.assertRegex(second.text(), r"group=g0: already attached from \S+ pid \d+")
+        self.assertTrue(first.running)
+        self.assertEqual(self.cluster.group()["epoch"], epoch)
+        self.assertEqual(self.cluster.generate("base", PROBE["prompt"], 10).tokens,
+                         PROBE["greedy"][:10])
+        # Once the first one is gone, its name is free.
+        self.cluster.groups.pop("second")
+        self.assertEqual(self.cluster.end_group(), 0)
+        self.cluster.start_group(1)
+        self.assertEqual(self.cluster.metric("group_reforms_total", group="g0", cause="operator"), 1)
+
     def test_requests_wait_for_a_late_group(self):
         work = self.start_work({"late": {"model": "base", "token_ids": PROBE["prompt"],
                                          "max_tokens": len(PROBE["greedy"])}})

@@ -150,13 +150,14 @@ class Cluster:
 
     # ---- groups
 
-    def start_group(self, tp_size, *flags, name="g0", model=None, wait=True, env=None):
+    def start_group(self, tp_size, *flags, name="g0", group=None, model=None, wait=True, env=None):
+        """`name` is the rig's; `group` what the run calls itself, if that is another."""
         if name in self.groups:
             self.groups[name].kill()
         group = Process(
             ["mpirun", "-np", str(tp_size), "--oversubscribe", "--bind-to", "none",
              BIN / "lora-worker", "--coordinator", self.address, "--model", model or self.model,
-             "--device", "cpu", "--group", name, "--metrics-port", "0",
+             "--device", "cpu", "--group", group or name, "--metrics-port", "0",
              "--port-file", self.folder / f"{name}.ports",
              "--cache-dir", self.folder / f"{name}.cache",
              *([] if "--threads" in flags else ["--threads", "1"]),
