@@ -257,10 +257,15 @@ RowResult FakeGroup::ExecuteRow(const PlanRow& row) {
   const auto cell = [&](uint32_t position) -> uint64_t& {
     return Memory(slot.pages[position / geometry.page_tokens], position % geometry.page_tokens);
   };
-  uint64_t context = 0;
-  for (uint32_t p = 0; p < row.position; ++p) context = toy::Mix(context, cell(p));
   RowResult out;
   out.slot = row.slot;
+  if (slot.pages.size() * geometry.page_tokens < row.position + row.query_len) {
+    Violation("a row beyond its pages");  // of a slot that changed hands too early
+    out.nonfinite = true;
+    return out;
+  }
+  uint64_t context = 0;
+  for (uint32_t p = 0; p < row.position; ++p) context = toy::Mix(context, cell(p));
   const bool prompt_logprobs =
       row.output == RowOutput::kPromptLogprobs || row.output == RowOutput::kTokenAndPromptLogprobs;
   for (uint32_t i = 0; i < row.query_len; ++i) {
