@@ -7,11 +7,10 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/half.h"
 #include "common/base/status.h"
+#include "common/layout/row_padding.h"
 
 namespace rootstock {
 namespace {
-
-constexpr size_t kRowPadding = 16;  // bytes
 
 // Puts element `i` of a row that begins at `row`; false when it is not finite.
 template <DType kTo>

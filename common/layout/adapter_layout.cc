@@ -5,11 +5,11 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/digest.h"
 #include "common/base/status.h"
+#include "common/layout/row_padding.h"
 
 namespace rootstock {
 namespace {
 
-constexpr uint64_t kRowPadding = 16;      // bytes
 constexpr int kSliceAlign = 8;            // elements of a fully sharded o or down's output slice
 constexpr char kIdVersion[] = "layout1";  // raise when placement changes
 

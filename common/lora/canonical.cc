@@ -15,7 +15,7 @@
 namespace rootstock {
 namespace {
 
-using Json = nlohmann::json;
+using SortedJson = nlohmann::json;  // keys in one order: the bytes are canonical
 
 constexpr char kKey[] = "rootstock.lora";
 constexpr char kName[] = "canonical adapter";
@@ -31,7 +31,7 @@ std::string ExactFloat(float v) {
   return text;
 }
 
-std::optional<float> ReadExactFloat(const Json& v) {
+std::optional<float> ReadExactFloat(const SortedJson& v) {
   if (!v.is_string()) return std::nullopt;
   const std::string text = v.get<std::string>();
   char* end = nullptr;
@@ -45,7 +45,7 @@ absl::Status Bad(const std::string& text) {
 }
 
 // One entry of the metadata; nothing when it is not as EncodeCanonical writes it.
-std::optional<LoraModule> ReadModule(const Json& entry) {
+std::optional<LoraModule> ReadModule(const SortedJson& entry) {
   if (!entry.is_object() || entry.size() != 4) return std::nullopt;
   const auto layer = entry.find("layer");
   const auto rank = entry.find("lora_rank");
@@ -70,14 +70,14 @@ absl::StatusOr<LoraSpec> ReadSpec(const SafetensorsFile& file) {
     return Bad("header has no rootstock.lora metadata, or more than it");
   }
   const StrictJsonLimits limits = {.max_bytes = 4 << 20, .invalid = Reason::kHeaderInvalid};
-  ASSIGN_OR_RETURN(const Json json, ParseStrictJson(it->second, kKey, limits));
+  ASSIGN_OR_RETURN(const SortedJson json, ParseStrictJson(it->second, kKey, limits));
   const auto modules = json.find("modules");
-  if (!json.is_object() || json.size() != 2 || json.value("version", Json()) != kVersion ||
+  if (!json.is_object() || json.size() != 2 || json.value("version", SortedJson()) != kVersion ||
       modules == json.end() || !modules->is_array() || modules->empty()) {
     return Bad("header: rootstock.lora is of another version");
   }
   LoraSpec out;
-  for (const Json& entry : *modules) {
+  for (const SortedJson& entry : *modules) {
     const auto m = ReadModule(entry);
     if (!m) return Bad("header: rootstock.lora has a module that is not canonical");
     if (!out.modules.empty()) {
@@ -108,7 +108,7 @@ absl::StatusOr<TensorView> Take(const SafetensorsFile& file, const std::string& 
 
 std::string EncodeCanonical(const LoraSpec& spec, const std::vector<LoraWeights>& weights,
                             const ModelSpec& model) {
-  Json modules = Json::array();
+  SortedJson modules = SortedJson::array();
   std::vector<TensorView> tensors;
   for (size_t i = 0; i < spec.modules.size(); ++i) {
     const LoraModule& m = spec.modules[i];
@@ -123,7 +123,7 @@ std::string EncodeCanonical(const LoraSpec& spec, const std::vector<LoraWeights>
     tensors.push_back(
         {path + ".lora_B", w.b_dtype, {model.out_features(m.module), m.lora_rank}, BytesOf(w.b)});
   }
-  const Json json = {{"modules", modules}, {"version", kVersion}};
+  const SortedJson json = {{"modules", modules}, {"version", kVersion}};
   return EncodeSafetensors(std::move(tensors), {{kKey, json.dump()}});
 }
 

@@ -54,4 +54,10 @@ absl::Status JsonFields::Bad(const std::string& name, const Json& v, const std::
   return InvalidField(Reason::kModelInvalid, name, v.dump(), text);
 }
 
+absl::Status JsonFields::Unsupported(const std::string& name, const Json& v,
+                                     const std::string& text) {
+  return MakeError(absl::StatusCode::kUnimplemented, Reason::kUnsupportedModel, name, v.dump(),
+                   text);
+}
+
 }  // namespace rootstock

@@ -27,6 +27,9 @@ class JsonFields {
 
   static absl::Status Bad(const std::string& name, const nlohmann::json& v,
                           const std::string& text);
+  // kUnimplemented/unsupported_model: rightly written, but not served.
+  static absl::Status Unsupported(const std::string& name, const nlohmann::json& v,
+                                  const std::string& text);
 
  private:
   const nlohmann::json& object_;

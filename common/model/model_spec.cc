@@ -35,11 +35,6 @@ constexpr std::array<ArchitectureRow, 4> kArchitectures = {{
 constexpr std::array<const char*, 7> kModuleNames = {"q_proj",    "k_proj",  "v_proj",   "o_proj",
                                                      "gate_proj", "up_proj", "down_proj"};
 
-absl::Status Unsupported(const std::string& field, const Json& value, const std::string& text) {
-  return MakeError(absl::StatusCode::kUnimplemented, Reason::kUnsupportedModel, field, value.dump(),
-                   text);
-}
-
 absl::StatusOr<Architecture> ParseArchitecture(const JsonFields& f) {
   const Json* list = f.Find("architectures");
   const Json* type = f.Find("model_type");
@@ -47,20 +42,21 @@ absl::StatusOr<Architecture> ParseArchitecture(const JsonFields& f) {
     return InvalidField(Reason::kModelInvalid, "architectures", "", "is required");
   }
   if (list != nullptr && (!list->is_array() || list->size() != 1)) {
-    return Unsupported("architectures", *list, "one architecture is expected");
+    return JsonFields::Unsupported("architectures", *list, "one architecture is expected");
   }
   for (const ArchitectureRow& row : kArchitectures) {
     if (list != nullptr ? (*list)[0] == row.name : *type == row.model_type) {
       if (type != nullptr && *type != row.model_type) {
-        return Unsupported("model_type", *type, absl::StrCat("does not belong to ", row.name));
+        return JsonFields::Unsupported("model_type", *type,
+                                       absl::StrCat("does not belong to ", row.name));
       }
       return row.architecture;
     }
   }
-  return Unsupported(list != nullptr ? "architectures" : "model_type",
-                     list != nullptr ? *list : *type,
-                     "served are LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, "
-                     "Qwen3ForCausalLM");
+  return JsonFields::Unsupported(
+      list != nullptr ? "architectures" : "model_type", list != nullptr ? *list : *type,
+      "served are LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, "
+      "Qwen3ForCausalLM");
 }
 
 absl::Status ParseHeads(const JsonFields& f, ModelSpec& out) {
@@ -100,7 +96,7 @@ absl::Status CheckSlidingWindow(const JsonFields& f, const ModelSpec& spec, bool
       return JsonFields::Bad("layer_types", *types, "must have one entry a layer");
     }
     for (const Json& t : *types) {
-      if (t != "full_attention") return Unsupported("layer_types", t, "not served");
+      if (t != "full_attention") return JsonFields::Unsupported("layer_types", t, "not served");
     }
   }
   ASSIGN_OR_RETURN(auto window, f.Int("sliding_window", 0, INT32_MAX));
@@ -186,7 +182,7 @@ absl::StatusOr<ModelSpec> ParseModelSpec(const std::string& config_json) {
   ASSIGN_OR_RETURN(out.architecture, ParseArchitecture(f));
   RETURN_IF_ERROR(CheckConfigFields(config));
   if (const Json* act = f.Find("hidden_act"); act != nullptr && *act != "silu") {
-    return Unsupported("hidden_act", *act, "served is silu");
+    return JsonFields::Unsupported("hidden_act", *act, "served is silu");
   }
   RETURN_IF_ERROR(ParseSizes(f, out));
   RETURN_IF_ERROR(ParseHeads(f, out));

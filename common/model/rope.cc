@@ -15,11 +15,6 @@ using Json = nlohmann::json;
 
 constexpr double kMaxTheta = 1e12;
 
-absl::Status Unsupported(const std::string& field, const Json& value, const std::string& text) {
-  return MakeError(absl::StatusCode::kUnimplemented, Reason::kUnsupportedModel, field, value.dump(),
-                   text);
-}
-
 absl::StatusOr<RopeSpec::Kind> ParseKind(const Json& rope, const std::string& field) {
   const JsonFields f(rope);
   const Json* kind = f.Find("rope_type");
@@ -32,7 +27,8 @@ absl::StatusOr<RopeSpec::Kind> ParseKind(const Json& rope, const std::string& fi
   if (kind == nullptr || *kind == "default") return RopeSpec::Kind::kDefault;
   if (*kind == "llama3") return RopeSpec::Kind::kLlama3;
   if (*kind == "linear") return RopeSpec::Kind::kLinear;
-  return Unsupported(field + ".rope_type", *kind, "served are default, linear and llama3");
+  return JsonFields::Unsupported(field + ".rope_type", *kind,
+                                 "served are default, linear and llama3");
 }
 
 // Parameters that the kind's formula reads; others are refused unless empty.
@@ -48,7 +44,7 @@ absl::Status CheckKeys(const Json& rope, const std::string& field, RopeSpec::Kin
         kind == RopeSpec::Kind::kLlama3) {
       continue;
     }
-    return Unsupported(field + "." + name, value, "not served with this rope_type");
+    return JsonFields::Unsupported(field + "." + name, value, "not served with this rope_type");
   }
   return absl::OkStatus();
 }

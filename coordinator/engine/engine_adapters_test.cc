@@ -10,10 +10,6 @@ namespace {
 
 using testing::HasSubstr;
 
-Reason ReasonOf(const absl::Status& status) {
-  const auto detail = GetErrorDetail(status);
-  return detail ? detail->reason : Reason::kInternal;
-}
 WorldOptions Sized(uint32_t seqs) {
   WorldOptions o;
   o.limits.max_num_seqs = seqs;

@@ -15,11 +15,6 @@ namespace {
 using testing::HasSubstr;
 using testing::UnorderedElementsAre;
 
-Reason ReasonOf(const absl::Status& status) {
-  const auto detail = GetErrorDetail(status);
-  return detail ? detail->reason : Reason::kInternal;
-}
-
 size_t FilesUnder(const std::filesystem::path& directory) {
   size_t n = 0;
   for (const auto& e : std::filesystem::recursive_directory_iterator(directory)) {

@@ -10,11 +10,6 @@ namespace {
 
 using testing::HasSubstr;
 
-Reason ReasonOf(const absl::Status& status) {
-  const auto detail = GetErrorDetail(status);
-  return detail ? detail->reason : Reason::kInternal;
-}
-
 TEST(EngineGroups, ALostGroupsStreamsGoOnElsewhereWithoutGapOrRepeat) {
   World world;
   FakeGroup& first = world.AddGroup("first");

@@ -19,11 +19,6 @@ std::vector<int32_t> Prompt(size_t n, int32_t first = 5) {
   for (int32_t& t : out) t %= toy::kVocab;
   return out;
 }
-Reason ReasonOf(const absl::Status& status) {
-  const auto detail = GetErrorDetail(status);
-  return detail ? detail->reason : Reason::kInternal;
-}
-
 TEST(EngineSteps, ThePlanAfterNextIsSentBeforeAResultIsBack) {
   World world;
   FakeGroup& group = world.AddGroup("g");

@@ -6,7 +6,7 @@
 namespace rootstock {
 namespace {
 
-absl::StatusOr<std::unique_ptr<Normalizer>> LoadSequence(const JsonNode& node) {
+absl::StatusOr<std::unique_ptr<Normalizer>> LoadNormalizers(const JsonNode& node) {
   ASSIGN_OR_RETURN(const JsonNode list, node.Member("normalizers"));
   ASSIGN_OR_RETURN(const std::vector<JsonNode> elements, list.Elements());
   std::vector<std::unique_ptr<Normalizer>> parts;
@@ -29,7 +29,7 @@ absl::StatusOr<std::unique_ptr<Normalizer>> LoadReplace(const JsonNode& node) {
 absl::StatusOr<std::unique_ptr<Normalizer>> LoadNormalizer(const JsonNode& node) {
   if (node.IsNull()) return nullptr;
   ASSIGN_OR_RETURN(const std::string type, node.String("type"));
-  if (type == "Sequence") return LoadSequence(node);
+  if (type == "Sequence") return LoadNormalizers(node);
   if (type == "NFC") return std::make_unique<UnicodeNormalizer>(NormalForm::kNfc);
   if (type == "NFD") return std::make_unique<UnicodeNormalizer>(NormalForm::kNfd);
   if (type == "NFKC") return std::make_unique<UnicodeNormalizer>(NormalForm::kNfkc);

@@ -59,7 +59,7 @@ absl::StatusOr<SpecialAffixes> LoadSeparators(const JsonNode& node) {
   return SpecialAffixes{{cls}, {sep}};
 }
 
-absl::StatusOr<SpecialAffixes> LoadSequence(const JsonNode& node) {
+absl::StatusOr<SpecialAffixes> LoadAffixes(const JsonNode& node) {
   ASSIGN_OR_RETURN(const JsonNode list, node.Member("processors"));
   ASSIGN_OR_RETURN(const std::vector<JsonNode> elements, list.Elements());
   SpecialAffixes affixes;
@@ -83,7 +83,7 @@ absl::StatusOr<SpecialAffixes> LoadPostProcessor(const JsonNode& node) {
   if (type == "ByteLevel") return SpecialAffixes{};  // It only moves offsets.
   if (type == "TemplateProcessing") return LoadTemplate(node);
   if (type == "RobertaProcessing" || type == "BertProcessing") return LoadSeparators(node);
-  if (type == "Sequence") return LoadSequence(node);
+  if (type == "Sequence") return LoadAffixes(node);
   return node.Unsupported(type, "this post-processor is not built in");
 }
 

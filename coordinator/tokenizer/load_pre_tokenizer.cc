@@ -24,7 +24,7 @@ absl::StatusOr<SplitBehavior> LoadBehavior(const JsonNode& node,
   return node.Unsupported(name, "this split behavior is not built in");
 }
 
-absl::StatusOr<std::unique_ptr<PreTokenizer>> LoadSequence(const JsonNode& node) {
+absl::StatusOr<std::unique_ptr<PreTokenizer>> LoadPreTokenizers(const JsonNode& node) {
   ASSIGN_OR_RETURN(const JsonNode list, node.Member("pretokenizers"));
   ASSIGN_OR_RETURN(const std::vector<JsonNode> elements, list.Elements());
   std::vector<std::unique_ptr<PreTokenizer>> parts;
@@ -103,7 +103,7 @@ absl::StatusOr<std::unique_ptr<PreTokenizer>> Bert() {
 absl::StatusOr<std::unique_ptr<PreTokenizer>> LoadPreTokenizer(const JsonNode& node) {
   if (node.IsNull()) return nullptr;
   ASSIGN_OR_RETURN(const std::string type, node.String("type"));
-  if (type == "Sequence") return LoadSequence(node);
+  if (type == "Sequence") return LoadPreTokenizers(node);
   if (type == "ByteLevel") return LoadByteLevel(node);
   if (type == "Split") return LoadSplit(node);
   if (type == "Metaspace") return LoadMetaspace(node);

@@ -12,10 +12,10 @@ namespace {
 
 constexpr char kModule[] = "librootstock_sentencepiece.so";
 
-#if defined(__SANITIZE_ADDRESS__)
-constexpr int kFlags = RTLD_NOW | RTLD_LOCAL;  // the sanitizer can't follow RTLD_DEEPBIND
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr int kOpenFlags = RTLD_NOW | RTLD_LOCAL;  // the sanitizer can't follow RTLD_DEEPBIND
 #else
-constexpr int kFlags = RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND;
+constexpr int kOpenFlags = RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND;
 #endif
 
 // Beside the programs, or where an installation keeps libraries.
@@ -24,7 +24,7 @@ void* OpenModule() {
   const std::filesystem::path here =
       std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path();
   for (const auto& folder : {here, here / "../bin", here / "../lib"}) {
-    if (void* module = dlopen((folder / kModule).c_str(), kFlags)) return module;
+    if (void* module = dlopen((folder / kModule).c_str(), kOpenFlags)) return module;
   }
   return nullptr;
 }

@@ -1,8 +1,9 @@
 # rootstock_library(NAME SOURCES a.cc … DEPS lib …)
 #   One library a folder; includes are relative to the project's root. A folder with headers only gives no SOURCES.
 # rootstock_binary(NAME SOURCES main.cc … DEPS lib …)
-# rootstock_test(NAME SOURCES a_test.cc … DEPS lib … [SANITIZED] [TIMEOUT seconds] [ARGS …])
-#   SANITIZED: also built and run by the asan and tsan presets.
+# rootstock_test(NAME SOURCES a_test.cc … DEPS lib … [SANITIZED asan tsan] [TIMEOUT seconds] [ARGS …])
+#   SANITIZED: presets that build and run it too: loaders, tokenizer, scheduler, engine and memory;
+#   tsan where several threads meet.
 # rootstock_mpi_run(NAME RANKS)
 #   Runs a rootstock_test's binary once more, as RANKS processes under mpirun.
 # rootstock_python_test(NAME FILE.py [TIMEOUT seconds] [ARGS …])
@@ -10,6 +11,10 @@
 #   environment when there is one, else with the system's.
 
 add_custom_target(sanitized_tests)
+set(ROOTSTOCK_SANITIZER_PRESET asan)
+if(ROOTSTOCK_SANITIZE STREQUAL "thread")
+  set(ROOTSTOCK_SANITIZER_PRESET tsan)
+endif()
 
 # Tests may run as root and beside one another on few cores; Open MPI wants to be told so.
 set(ROOTSTOCK_TEST_ENVIRONMENT
@@ -42,7 +47,7 @@ function(rootstock_test NAME)
   if(NOT ROOTSTOCK_TESTS)
     return()
   endif()
-  cmake_parse_arguments(ARG "SANITIZED" "TIMEOUT" "SOURCES;DEPS;ARGS" ${ARGN})
+  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;DEPS;ARGS;SANITIZED" ${ARGN})
   add_executable(${NAME} ${ARG_SOURCES})
   target_include_directories(${NAME} PRIVATE ${PROJECT_SOURCE_DIR})
   target_compile_definitions(${NAME} PRIVATE ROOTSTOCK_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
@@ -55,7 +60,7 @@ function(rootstock_test NAME)
   endif()
   set_tests_properties(${NAME} PROPERTIES TIMEOUT ${ARG_TIMEOUT}
                        ENVIRONMENT "${ROOTSTOCK_TEST_ENVIRONMENT}")
-  if(ARG_SANITIZED)
+  if(ROOTSTOCK_SANITIZER_PRESET IN_LIST ARG_SANITIZED)
     set_tests_properties(${NAME} PROPERTIES LABELS sanitized)
     add_dependencies(sanitized_tests ${NAME})
   endif()

@@ -39,6 +39,9 @@ class MetricsTest(unittest.TestCase):
             text = self.cluster.scrape(port)
             self.check_clean(text)
             self.assertIn("rootstock_step_duration_seconds_bucket", text)
+            segments = [float(line.rsplit(" ", 1)[1]) for line in text.splitlines()
+                        if line.startswith('rootstock_lora_segments_total{kernel="shrink"')]
+            self.assertGreater(segments[0], 0)
             self.assertIn("process_resident_memory_bytes", text)
 
     def test_each_request_counts_once_by_its_outcome(self):

@@ -106,11 +106,16 @@ TEST_F(BatchTest, AnAdaptersWeightsAreReadOnceAStepAndBaseRowsReadNone) {
   };
   const uint64_t a = WeightBytes(group->spec(), "ok-all-linear");
   const uint64_t b = WeightBytes(group->spec(), "ok-rslora-r16");
-  EXPECT_EQ(read({{}, {}, {}}).lora_weight_bytes, 0u);
-  EXPECT_EQ(read({{}, {"ok-all-linear"}, {}}).lora_weight_bytes, a);
+  EXPECT_EQ(read({{}, {}, {}}).ops.lora_weight_bytes, 0u);
+  EXPECT_EQ(read({{}, {}, {}}).ops.lora_shrink.segments, 0u);
+  EXPECT_EQ(read({{}, {"ok-all-linear"}, {}}).ops.lora_weight_bytes, a);
   const std::vector<std::string> x = {"ok-all-linear"}, y = {"ok-rslora-r16"};
   const ForwardStats mixed = read({x, y, {}, x, y, x, x, {}, y});
-  EXPECT_EQ(mixed.lora_weight_bytes, a + b);
+  EXPECT_EQ(mixed.ops.lora_weight_bytes, a + b);
+  const size_t modules =
+      lora_["ok-all-linear"].modules.size() + lora_["ok-rslora-r16"].modules.size();
+  EXPECT_EQ(mixed.ops.lora_shrink.segments, modules);
+  EXPECT_EQ(mixed.ops.lora_expand.segments, modules);
   EXPECT_EQ(mixed.distinct_adapters, 2);
 }
 

@@ -131,11 +131,12 @@ void RunSteps(benchmark::State& state, Worker& worker, const ForwardBatch& batch
   double lora = 0;
   for (auto _ : state) {
     if (!worker.model().Forward(batch).ok()) return state.SkipWithError("step");
-    lora += worker.model().last_step().lora_seconds;
+    const OpsStepStats& ops = worker.model().last_step().ops;
+    lora += ops.lora_shrink.seconds + ops.lora_expand.seconds;
   }
   state.counters["lora_ms"] = 1e3 * lora / static_cast<double>(state.iterations());
   state.counters["lora_MB"] =
-      1e-6 * static_cast<double>(worker.model().last_step().lora_weight_bytes);
+      1e-6 * static_cast<double>(worker.model().last_step().ops.lora_weight_bytes);
 }
 
 // Arguments: rows, context, adapters. The adapters are like the demo's: small, of mixed shape.

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "worker/ops/ops.h"
 
 namespace rootstock {
 
@@ -35,6 +36,12 @@ struct ForwardBatch {
   std::vector<ForwardRow> rows;       // cover all tokens, in order
   std::vector<LoraSegment> segments;  // by begin, then list order of the spans
   std::vector<int32_t> logit_tokens;  // [outputs] indices into tokens whose logits are wanted
+};
+
+// What a forward pass did on this tp_rank.
+struct ForwardStats {
+  OpsStepStats ops;
+  int distinct_adapters = 0;
 };
 
 }  // namespace rootstock

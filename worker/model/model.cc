@@ -92,8 +92,8 @@ absl::StatusOr<std::span<const float>> Model::Forward(const ForwardBatch& batch)
   for (int layer = 0; layer < spec_.num_layers; ++layer) RETURN_IF_ERROR(RunLayer(layer, tokens));
   const bool wanted = !batch.logit_tokens.empty();
   if (wanted) RETURN_IF_ERROR(ComputeLogits(batch));
-  ASSIGN_OR_RETURN(const OpsStepStats stats, parts_.ops->EndStep());
-  last_step_ = {stats.lora_weight_bytes, stats.lora_seconds, lora_batch_.distinct_adapters()};
+  ASSIGN_OR_RETURN(last_step_.ops, parts_.ops->EndStep());
+  last_step_.distinct_adapters = lora_batch_.distinct_adapters();
   if (!wanted || tp_rank_ != 0) return std::span<const float>();
   const DeviceBuffer& logits = tp_.tp_size() > 1 ? logits_ : partial_logits_;
   return std::span<const float>(logits.as<float>(), batch.logit_tokens.size() * spec_.vocab_size);

@@ -28,12 +28,6 @@ struct ModelParts {
   Communicator* communicator = nullptr;
 };
 
-struct ForwardStats {
-  uint64_t lora_weight_bytes = 0;  // adapter rows read by this tp_rank in the step
-  double lora_seconds = 0;
-  int distinct_adapters = 0;
-};
-
 // Every tp_rank calls Forward with the same batch. *Step thread only.*
 class Model {
  public:

@@ -156,7 +156,7 @@ std::span<float> CpuOps::LoraShrink(int layer, std::span<const LoraTarget> targe
   }
   kernels::LoraShrink(memory_.slab, parts_.data(), static_cast<int>(parts_.size()), x, in,
                       threads_);
-  stats_.lora_seconds += Seconds() - start;
+  stats_.lora_shrink.Add({parts_.size(), Seconds() - start});
   return {lora_v_.data(), size};
 }
 
@@ -165,7 +165,7 @@ void CpuOps::LoraExpand(int layer, std::span<const LoraTarget> targets, int widt
   const double start = Seconds();
   kernels::LoraExpand(memory_.slab, parts_.data(), static_cast<int>(parts_.size()), out, width,
                       threads_);
-  stats_.lora_seconds += Seconds() - start;
+  stats_.lora_expand.Add({parts_.size(), Seconds() - start});
 }
 
 }  // namespace rootstock

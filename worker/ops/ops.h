@@ -82,9 +82,18 @@ struct RopeAndKv {
   float eps = 0.0f;
 };
 
+struct LoraKernelStats {
+  uint64_t segments = 0;  // (adapter, module, tokens) that the kernel ran
+  double seconds = 0;
+  void Add(const LoraKernelStats& other) {
+    segments += other.segments;
+    seconds += other.seconds;
+  }
+};
+
 struct OpsStepStats {
   uint64_t lora_weight_bytes = 0;  // of adapters' rows read in the step
-  double lora_seconds = 0;
+  LoraKernelStats lora_shrink, lora_expand;
 };
 
 // Called between BeginStep and EndStep, in one order on every tp_rank. Pointers are device memory;

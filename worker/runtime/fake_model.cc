@@ -58,6 +58,7 @@ absl::StatusOr<std::span<const float>> FakeModel::Forward(const ForwardBatch& ba
   ++forwards;
   outputs_seen.push_back(static_cast<int>(batch.logit_tokens.size()));
   logits_.clear();
+  stats_.ops.lora_shrink = stats_.ops.lora_expand = {batch.segments.size(), 0.5};
   size_t next_output = 0;
   for (const ForwardRow& row : batch.rows) {
     for (int i = 0; i < row.num_tokens; ++i) {

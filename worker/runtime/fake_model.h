@@ -22,6 +22,8 @@ class FakeModel : public StepModel {
   const StepModelInfo& info() const override { return info_; }
   absl::Status Prepare(int max_tokens, int max_outputs) override;
   absl::StatusOr<std::span<const float>> Forward(const ForwardBatch& batch) override;
+  // Counts each segment of the batch once in both kernels.
+  const ForwardStats& last_forward() const override { return stats_; }
   absl::StatusOr<std::unique_ptr<DeviceAdapter>> Load(const LoadAdapter& load) override;
 
   // The logits after `tokens`, the last of which runs with `adapters` (first page, scale).
@@ -38,6 +40,7 @@ class FakeModel : public StepModel {
   StepModelInfo info_;
   std::vector<int32_t> slab_;  // token by page and offset: the KV
   std::vector<float> logits_;
+  ForwardStats stats_;
 };
 
 }  // namespace rootstock

@@ -44,11 +44,10 @@ class LoadedModel : public StepModel {
   const StepModelInfo& info() const override { return info_; }
   absl::Status Prepare(int max_tokens, int max_outputs) override;
   absl::StatusOr<std::span<const float>> Forward(const ForwardBatch& batch) override;
+  const ForwardStats& last_forward() const override { return model_->last_step(); }
   absl::StatusOr<std::unique_ptr<DeviceAdapter>> Load(const LoadAdapter& load) override;
 
   uint64_t weight_bytes() const { return weights_->device_bytes(); }
-  // Of the last Forward.
-  const ForwardStats& last_forward() const { return model_->last_step(); }
 
  private:
   LoadedModel(const ModelSpec& spec, const TpPlan& tp, int tp_rank, int threads)

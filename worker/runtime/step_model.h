@@ -36,6 +36,9 @@ class StepModel {
   // the next call. Issues collectives: an error leaves the group unusable.
   virtual absl::StatusOr<std::span<const float>> Forward(const ForwardBatch& batch) = 0;
 
+  // Of the last Forward.
+  virtual const ForwardStats& last_forward() const = 0;
+
   // Writes this tp_rank's rows of the adapter into the pages. No collectives; an error (content not
   // on this node, another layout id …) leaves nothing behind but bytes in those pages.
   virtual absl::StatusOr<std::unique_ptr<DeviceAdapter>> Load(const LoadAdapter& load) = 0;

@@ -13,6 +13,9 @@ const char* PhaseOf(const StepFacts& step) {
   return step.prefill_rows == step.requests ? "prefill" : "mixed";
 }
 
+// A fused kernel reports as such instead of as its two halves.
+std::vector<std::string> LoraKernels() { return {"shrink", "expand", "fused"}; }
+
 std::vector<std::string> OpNames() {
   std::vector<std::string> out;
   for (const CollectiveOp op : kAllCollectiveOps) out.emplace_back(CollectiveOpName(op));
@@ -34,6 +37,11 @@ WorkerMetrics::WorkerMetrics(Metrics& m, int tp_rank, const WorkerFacts& facts)
       distinct_adapters_(
           m.MakeHistogram("step_distinct_adapters", "Different adapters named by a step.",
                           {0, 1, 2, 4, 8, 16, 32, 64, 128}, {{"tp_rank", {tp_rank_}}})),
+      lora_segments_(m.MakeCounter("lora_segments_total",
+                                   "Segments (one adapter at one module) run by a LoRA kernel.",
+                                   {{"tp_rank", {tp_rank_}}, {"kernel", LoraKernels()}})),
+      lora_kernel_seconds_(m.MakeCounter("lora_kernel_seconds_total", "Time in LoRA kernels.",
+                                         {{"tp_rank", {tp_rank_}}, {"kernel", LoraKernels()}})),
       collective_seconds_(m.MakeCounter("collective_seconds_total",
                                         "Time in collectives, waiting for other ranks included.",
                                         {{"tp_rank", {tp_rank_}}, {"op", OpNames()}})),
@@ -56,6 +64,13 @@ void WorkerMetrics::ObserveStep(const StepFacts& step) {
   batch_tokens_.At(tp_rank_).Observe(step.tokens);
   batch_requests_.At(tp_rank_).Observe(step.requests);
   distinct_adapters_.At(tp_rank_).Observe(step.distinct_adapters);
+  CountLora("shrink", step.lora_shrink);
+  CountLora("expand", step.lora_expand);
+}
+
+void WorkerMetrics::CountLora(const char* kernel, const LoraKernelStats& stats) {
+  lora_segments_.At(tp_rank_, kernel).Add(static_cast<double>(stats.segments));
+  lora_kernel_seconds_.At(tp_rank_, kernel).Add(stats.seconds);
 }
 
 void WorkerMetrics::ObserveTick(const CollectiveStats& stats) {

@@ -27,8 +27,11 @@ class WorkerMetrics {
   void ObserveTick(const CollectiveStats& stats);
 
  private:
+  void CountLora(const char* kernel, const LoraKernelStats& stats);
+
   const std::string tp_rank_;
   const Family<Histogram> step_duration_, batch_tokens_, batch_requests_, distinct_adapters_;
+  const Family<Counter> lora_segments_, lora_kernel_seconds_;
   const Family<Counter> collective_seconds_, collective_bytes_;
   const Family<Gauge> last_step_;
   std::array<CollectiveCounters, kAllCollectiveOps.size()> seen_{};

@@ -27,6 +27,25 @@ TEST(WorkerMetrics, CountsStepsByPhase) {
   EXPECT_THAT(text, HasSubstr(R"(group="g")"));
 }
 
+TEST(WorkerMetrics, LoraKernelsAddUp) {
+  Metrics metrics;
+  WorkerMetrics worker(metrics, 0, {});
+  StepFacts step{1, 1, 0, 1, 3000};
+  step.lora_shrink = {3, 0.25};
+  step.lora_expand = {3, 0.5};
+  worker.ObserveStep(step);
+  worker.ObserveStep(step);
+  worker.ObserveStep({1, 1, 0, 0, 3000});  // the base alone
+  const std::string text = metrics.Text();
+  for (const char* line :
+       {R"(rootstock_lora_segments_total{kernel="shrink",tp_rank="0"} 6)",
+        R"(rootstock_lora_segments_total{kernel="fused",tp_rank="0"} 0)",
+        R"(rootstock_lora_kernel_seconds_total{kernel="shrink",tp_rank="0"} 0.5)",
+        R"(rootstock_lora_kernel_seconds_total{kernel="expand",tp_rank="0"} 1)"}) {
+    EXPECT_THAT(text, HasSubstr(line));
+  }
+}
+
 TEST(WorkerMetrics, CollectivesAddUp) {
   Metrics metrics;
   WorkerMetrics worker(metrics, 0, {});

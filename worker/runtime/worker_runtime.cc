@@ -94,9 +94,11 @@ absl::StatusOr<Completion> WorkerRuntime::Step(CommandId id, const StepPlan& pla
     const std::vector<StepBatch> batches =
         CutIntoBatches(rows, adapters_, model_.info().geometry.page_tokens, max_outputs_);
     std::vector<RowResult> results(rows.size());
+    last_step_ = {};
+    last_step_.requests = static_cast<uint32_t>(rows.size());
+    last_step_.distinct_adapters = CountDistinctAdapters(batches);
     RETURN_IF_ERROR(RunBatches(batches, rows, results));
     RETURN_IF_ERROR(ShareTokens(rows, results));
-    last_step_ = {0, static_cast<uint32_t>(rows.size()), 0, CountDistinctAdapters(batches), 0};
     for (size_t i = 0; i < rows.size(); ++i) {
       last_step_.tokens += rows[i].plan->query_len;
       last_step_.prefill_rows += rows[i].plan->tokens.empty() ? 0 : 1;
@@ -150,6 +152,8 @@ absl::Status WorkerRuntime::RunBatches(const std::vector<StepBatch>& batches,
   }
   for (const StepBatch& batch : batches) {
     ASSIGN_OR_RETURN(const std::span<const float> logits, model_.Forward(batch.forward));
+    last_step_.lora_shrink.Add(model_.last_forward().ops.lora_shrink);
+    last_step_.lora_expand.Add(model_.last_forward().ops.lora_expand);
     if (communicator_.rank() != 0) continue;
     for (size_t i = 0; i < batch.outputs.size(); ++i) {
       const OutputRef& output = batch.outputs[i];

@@ -22,6 +22,7 @@ struct StepFacts {
   uint32_t prefill_rows = 0;  // with explicit tokens
   uint32_t distinct_adapters = 0;
   uint64_t duration_us = 0;
+  LoraKernelStats lora_shrink, lora_expand;  // of all its forward passes
 };
 
 // Every tp_rank gets the same commands in the same order and holds the same state: slots, page

@@ -227,4 +227,9 @@ void World::ExpectClean() {
   }
 }
 
+Reason ReasonOf(const absl::Status& status) {
+  const auto detail = GetErrorDetail(status);
+  return detail ? detail->reason : Reason::kInternal;
+}
+
 }  // namespace rootstock

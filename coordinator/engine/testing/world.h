@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "common/base/status.h"
 #include "coordinator/adapters/registry.h"
 #include "coordinator/engine/coordinator_engine.h"
 #include "coordinator/engine/testing/fake_group.h"
@@ -93,5 +94,8 @@ class World {
   WorldOptions options_;
   std::atomic<uint64_t> next_random_ = 1;
 };
+
+// kInternal for an error without details.
+Reason ReasonOf(const absl::Status& status);
 
 }  // namespace rootstock
