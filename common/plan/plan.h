@@ -95,7 +95,7 @@ struct LoadAdapter {
   LoraSharding sharding = LoraSharding::kReplicated;
   std::vector<PageId> pages;
 };
-// The slots may be given again afterwards.
+// The slots may be given again afterwards. One that holds no sequence is ignored.
 struct ReleaseSlots {
   std::vector<SequenceSlot> slots;
 };

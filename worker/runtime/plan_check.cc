@@ -251,15 +251,4 @@ absl::Status CheckLoad(const LoadAdapter& load, const PlanContext& context) {
   return absl::OkStatus();
 }
 
-absl::Status CheckRelease(const ReleaseSlots& release, const PlanContext& context) {
-  std::unordered_set<SequenceSlot> seen;
-  for (const SequenceSlot slot : release.slots) {
-    if (!context.sequences->contains(slot)) {
-      return Bad("release.slots", slot.value, "holds no sequence");
-    }
-    if (!seen.insert(slot).second) return Bad("release.slots", slot.value, "is named twice");
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace rootstock

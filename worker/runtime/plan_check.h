@@ -25,6 +25,5 @@ struct PlanContext {
 // `rows[2].position=17: …`. A missing adapter is kFailedPrecondition.
 absl::Status CheckPlan(const StepPlan& plan, const PlanContext& context);
 absl::Status CheckLoad(const LoadAdapter& load, const PlanContext& context);
-absl::Status CheckRelease(const ReleaseSlots& release, const PlanContext& context);
 
 }  // namespace rootstock

@@ -33,37 +33,95 @@ NewSequence WithSpans(uint32_t slot, std::vector<AdapterSpan> spans) {
 std::vector<Refusal> Refusals() {
   const Digest absent = Sha256Of("absent");
   return {
-      {"UnknownSlot", [] { return StepPlan{{}, {Row(7, 0, {5}, Pages({9}))}}; }, "rows[0].slot"},
-      {"SlotTwice", [] { return StepPlan{{}, {Row(0, 6, {}, {}), Row(0, 7, {5}, {})}}; },
+      {"UnknownSlot",
+       [] {
+         return StepPlan{{}, {Row(7, 0, {5}, Pages({9}))}};
+       },
+       "rows[0].slot"},
+      {"SlotTwice",
+       [] {
+         return StepPlan{{}, {Row(0, 6, {}, {}), Row(0, 7, {5}, {})}};
+       },
        "rows[1].slot"},
-      {"PositionGap", [] { return StepPlan{{}, {Row(0, 7, {}, {})}}; }, "rows[0].position"},
-      {"PositionBack", [] { return StepPlan{{}, {Row(0, 5, {}, {})}}; }, "rows[0].position"},
+      {"PositionGap",
+       [] {
+         return StepPlan{{}, {Row(0, 7, {}, {})}};
+       },
+       "rows[0].position"},
+      {"PositionBack",
+       [] {
+         return StepPlan{{}, {Row(0, 5, {}, {})}};
+       },
+       "rows[0].position"},
       {"NothingSampledYet",
-       [] { return StepPlan{{MakeSequence(2, 4)}, {Row(2, 0, {}, Pages({9}))}}; },
+       [] {
+         return StepPlan{{MakeSequence(2, 4)}, {Row(2, 0, {}, Pages({9}))}};
+       },
        "rows[0].tokens"},
       {"InnerChunkSampledNothing",
-       [] { return StepPlan{{}, {Row(1, 2, {}, {}, RowOutput::kNone)}}; }, "rows[0].tokens"},
-      {"TokenOutsideVocabulary", [] { return StepPlan{{}, {Row(0, 6, {FakeModel::kVocab}, {})}}; },
+       [] {
+         return StepPlan{{}, {Row(1, 2, {}, {}, RowOutput::kNone)}};
+       },
        "rows[0].tokens"},
-      {"NegativeToken", [] { return StepPlan{{}, {Row(0, 6, {-1}, {})}}; }, "rows[0].tokens"},
-      {"ScratchPage", [] { return StepPlan{{}, {Row(0, 6, {}, Pages({0}))}}; }, "rows[0].pages"},
-      {"PageOutOfRange", [] { return StepPlan{{}, {Row(0, 6, {}, Pages({64}))}}; },
+      {"TokenOutsideVocabulary",
+       [] {
+         return StepPlan{{}, {Row(0, 6, {FakeModel::kVocab}, {})}};
+       },
+       "rows[0].tokens"},
+      {"NegativeToken",
+       [] {
+         return StepPlan{{}, {Row(0, 6, {-1}, {})}};
+       },
+       "rows[0].tokens"},
+      {"ScratchPage",
+       [] {
+         return StepPlan{{}, {Row(0, 6, {}, Pages({0}))}};
+       },
        "rows[0].pages"},
-      {"PageOfAnAdapter", [] { return StepPlan{{}, {Row(0, 6, {}, Pages({40}))}}; },
+      {"PageOutOfRange",
+       [] {
+         return StepPlan{{}, {Row(0, 6, {}, Pages({64}))}};
+       },
        "rows[0].pages"},
-      {"TooFewPages", [] { return StepPlan{{}, {Row(0, 6, Prompt(3), {})}}; }, "rows[0].pages"},
-      {"SamplesInsideThePrompt", [] { return StepPlan{{}, {Row(1, 2, {7}, {})}}; },
+      {"PageOfAnAdapter",
+       [] {
+         return StepPlan{{}, {Row(0, 6, {}, Pages({40}))}};
+       },
+       "rows[0].pages"},
+      {"TooFewPages",
+       [] {
+         return StepPlan{{}, {Row(0, 6, Prompt(3), {})}};
+       },
+       "rows[0].pages"},
+      {"SamplesInsideThePrompt",
+       [] {
+         return StepPlan{{}, {Row(1, 2, {7}, {})}};
+       },
        "rows[0].output"},
       {"PromptLogprobsNotAskedFor",
-       [] { return StepPlan{{}, {Row(1, 2, {7}, {}, RowOutput::kPromptLogprobs)}}; },
+       [] {
+         return StepPlan{{}, {Row(1, 2, {7}, {}, RowOutput::kPromptLogprobs)}};
+       },
        "rows[0].output"},
-      {"SlotInUse", [] { return StepPlan{{MakeSequence(0, 2)}, {}}; }, "new_sequences[0].slot"},
-      {"NewSlotTwice", [] { return StepPlan{{MakeSequence(2, 2), MakeSequence(2, 2)}, {}}; },
+      {"SlotInUse",
+       [] {
+         return StepPlan{{MakeSequence(0, 2)}, {}};
+       },
+       "new_sequences[0].slot"},
+      {"NewSlotTwice",
+       [] {
+         return StepPlan{{MakeSequence(2, 2), MakeSequence(2, 2)}, {}};
+       },
        "new_sequences[1].slot"},
-      {"OverTheContext", [] { return StepPlan{{MakeSequence(2, 151)}, {}}; },
+      {"OverTheContext",
+       [] {
+         return StepPlan{{MakeSequence(2, 151)}, {}};
+       },
        "new_sequences[0].num_tokens"},
       {"NothingLeftToRun",
-       [] { return StepPlan{{MakeSequence(2, 4)}, {Row(2, 4, {5}, Pages({9, 10}))}}; },
+       [] {
+         return StepPlan{{MakeSequence(2, 4)}, {Row(2, 4, {5}, Pages({9, 10}))}};
+       },
        "rows[0].position"},
       {"TooManyTokens",
        [] {
@@ -79,9 +137,15 @@ std::vector<Refusal> Refusals() {
                          {Row(2, 0, Prompt(4), Pages({9}))}};
        },
        "rows[0].adapter"},
-      {"SpansOverlap", [] { return StepPlan{{WithSpans(2, {{0, 3, {}}, {2, 0, {}}})}, {}}; },
+      {"SpansOverlap",
+       [] {
+         return StepPlan{{WithSpans(2, {{0, 3, {}}, {2, 0, {}}})}, {}};
+       },
        "new_sequences[0].spans[1].begin"},
-      {"SpanAfterAnOpenOne", [] { return StepPlan{{WithSpans(2, {{0, 0, {}}, {2, 3, {}}})}, {}}; },
+      {"SpanAfterAnOpenOne",
+       [] {
+         return StepPlan{{WithSpans(2, {{0, 0, {}}, {2, 3, {}}})}, {}};
+       },
        "new_sequences[0].spans[1].begin"},
   };
 }
@@ -119,7 +183,7 @@ TEST_P(RefusalTest, OnEveryRankAndNothingChanged) {
 INSTANTIATE_TEST_SUITE_P(Plans, RefusalTest, testing::ValuesIn(Refusals()),
                          [](const auto& info) { return info.param.name; });
 
-TEST(PlanCheck, LoadsAndReleases) {
+TEST(PlanCheck, Loads) {
   const auto self = ThreadCommunicator::Self();
   Rank rank(*self);
   const auto load = [&](const char* name, std::vector<PageId> pages) {
@@ -139,16 +203,26 @@ TEST(PlanCheck, LoadsAndReleases) {
   EXPECT_EQ(rank.runtime.num_adapters(), 0u);
   rank.model.refused.clear();
   EXPECT_TRUE(load("b", Pages({4})).ok());  // the page is free again
+}
 
+TEST(Release, FreesWhatItKnowsAndIgnoresTheRest) {
+  const auto self = ThreadCommunicator::Self();
+  Rank rank(*self);
   rank.Step({{MakeSequence(0, 2), MakeSequence(1, 2)}, {}});
+  // Slot 5 is named by a Step that is refused, so it is never made.
+  StepPlan refused{{MakeSequence(5, 2)}, {Row(9, 0, {1}, Pages({1}))}};
+  EXPECT_FALSE(rank.Run(std::move(refused)).outcome.ok());
+  EXPECT_EQ(rank.runtime.num_sequences(), 2u);
   const auto release = [&](std::vector<SequenceSlot> slots) {
     return rank.Run(ReleaseSlots{std::move(slots)}).outcome;
   };
-  EXPECT_FALSE(release({SequenceSlot(0), SequenceSlot(5)}).ok());
-  EXPECT_FALSE(release({SequenceSlot(0), SequenceSlot(0)}).ok());
-  EXPECT_EQ(rank.runtime.num_sequences(), 2u);
-  EXPECT_TRUE(release({SequenceSlot(0), SequenceSlot(1)}).ok());
+  EXPECT_TRUE(release({SequenceSlot(5), SequenceSlot(0)}).ok());
+  EXPECT_EQ(rank.runtime.num_sequences(), 1u);
+  EXPECT_TRUE(release({SequenceSlot(1), SequenceSlot(1)}).ok());
   EXPECT_EQ(rank.runtime.num_sequences(), 0u);
+  // All of them may be given again.
+  rank.Step({{MakeSequence(0, 2), MakeSequence(1, 2), MakeSequence(5, 2)}, {}});
+  EXPECT_EQ(rank.runtime.num_sequences(), 3u);
 }
 
 }  // namespace

@@ -50,7 +50,7 @@ class WorkerRuntime {
   PlanContext Context() const;
   absl::StatusOr<Completion> Step(CommandId id, const StepPlan& plan);
   absl::Status Load(const LoadAdapter& load);
-  absl::Status Release(const ReleaseSlots& release);
+  void Release(const ReleaseSlots& release);
   void Drop(const Digest& digest);
   void MarkPages(const std::vector<PageId>& pages, bool held);
 
