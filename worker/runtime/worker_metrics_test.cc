@@ -69,6 +69,16 @@ TEST(WorkerOptions, FlagsFillTheOptions) {
   EXPECT_EQ(options.metrics_port, 9500);
   const char* bad[] = {"w", "--coordinator", "h:1", "--model", "m", "--device", "tpu"};
   EXPECT_FALSE(ParseFlags({"w", "w", "0"}, flags, 7, bad).ok());
+  for (const char* tokens : {"4", "64"}) {
+    const char* edge[] = {"w", "--coordinator", "h:1", "--model", "m", "--page-tokens", tokens};
+    EXPECT_TRUE(ParseFlags({"w", "w", "0"}, flags, 7, edge).ok()) << tokens;
+  }
+  for (const std::string tokens : {"3", "65"}) {
+    const char* over[] = {"w", "--coordinator", "h:1",         "--model",
+                          "m", "--page-tokens", tokens.c_str()};
+    EXPECT_THAT(std::string(ParseFlags({"w", "w", "0"}, flags, 7, over).status().message()),
+                HasSubstr("page-tokens=" + tokens + ": must be 4 to 64"));
+  }
   const char* none[] = {"w"};
   WorkerOptions fresh;
   EXPECT_FALSE(ParseFlags({"w", "w", "0"}, WorkerFlags(fresh), 1, none).ok());
