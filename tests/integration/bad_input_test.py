@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import re
 import shutil
 import socket
 import unittest
@@ -190,7 +191,10 @@ class Workers(unittest.TestCase):
                              "-np", "1", *worker, "--model", other],
                             self.cluster.folder / "second.log")
         self.assertNotEqual(group.wait(), 0)
-        self.assertIn("model", group.text())
+        # model=DIR (FINGERPRINT): of tp_rank 1 differs from DIR (FINGERPRINT) of tp_rank 0
+        second, first = (re.escape(str(folder)) + r" \([0-9a-f]{12}\)" for folder in (other, MODEL))
+        self.assertRegex(group.text(),
+                         f"model={second}: of tp_rank 1 differs from {first} of tp_rank 0")
 
     def test_a_group_of_another_model(self):
         other = self.copy("other")
