@@ -26,6 +26,7 @@
 #include "coordinator/rpc/inference_service.h"
 #include "coordinator/rpc/server.h"
 #include "coordinator/rpc/work_pool.h"
+#include "coordinator/scheduler/scheduler.h"
 #include "coordinator/tokenizer/tokenizer.h"
 
 namespace rootstock {
@@ -59,9 +60,22 @@ absl::StatusOr<uint32_t> ModelLength(const CoordinatorOptions& options, const Mo
   return options.max_model_len > 0 ? options.max_model_len : most;
 }
 
+// A step's sampled tokens with their logprobs are one message.
+absl::Status CheckLogprobs(const CoordinatorOptions& options, const ModelSpec& spec) {
+  const uint64_t top = std::min<uint64_t>(options.max_logprobs, spec.vocab_size);
+  const uint64_t bytes = options.max_num_seqs * LogprobBytes(top);
+  if (bytes <= kMaxSampledResultBytes) return absl::OkStatus();
+  return InvalidField(
+      Reason::kConfigInvalid, "max-logprobs", absl::StrCat(options.max_logprobs),
+      absl::StrCat(options.max_num_seqs, " sequences (--max-num-seqs) with ", top,
+                   " top entries a token (--max-logprobs) make a result of ", bytes,
+                   " bytes, more than the ", kMaxSampledResultBytes, " of one message"));
+}
+
 absl::StatusOr<Model> LoadModel(const CoordinatorOptions& options) {
   Model model;
   ASSIGN_OR_RETURN(model.spec, LoadModelSpec(options.model));
+  RETURN_IF_ERROR(CheckLogprobs(options, model.spec));
   ServedModel& served = model.served;
   ASSIGN_OR_RETURN(served.defaults, LoadGenerationDefaults(options.model));
   ASSIGN_OR_RETURN(served.max_model_len, ModelLength(options, model.spec));

@@ -54,6 +54,19 @@ TEST(Coordinator, G5ABadPreloadIsReportedAndTheOthersAreServed) {
   EXPECT_TRUE(registry->Resolve("good", "default").ok());
 }
 
+TEST(Coordinator, LogprobsOfAStepThatFitNoMessageAreRefusedAtStart) {
+  CoordinatorOptions options;
+  options.model = kCases + "models/tiny-llama";
+  options.max_num_seqs = 600;
+  options.max_logprobs = 100000;  // more than the vocabulary's 320
+  const auto coordinator = Coordinator::Start(options);
+  ASSERT_FALSE(coordinator.ok());
+  EXPECT_EQ(
+      coordinator.status().message(),
+      "max-logprobs=100000: 600 sequences (--max-num-seqs) with 320 top entries a token "
+      "(--max-logprobs) make a result of 2311200 bytes, more than the 2097152 of one message");
+}
+
 TEST(Coordinator, F8TheDirectoryMayVanishOnceItIsRegisteredAndACutOneIsRefused) {
   const fs::path dir = FreshDirectory("coordinator_vanish");
   fs::copy(kCases + "adapters/ok-plain-qv", dir / "adapter");

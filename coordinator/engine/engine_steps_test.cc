@@ -194,6 +194,32 @@ TEST(EngineSteps, PreemptionKeepsEveryTokenAndThePromptsLogprobs) {
   world.ExpectClean();
 }
 
+TEST(EngineSteps, ChunksOfPromptsWithLogprobsAreCutToWhatOneMessageCarries) {
+  World world({.limits = {.max_model_len = 512,
+                          .max_num_seqs = 24,
+                          .max_num_batched_tokens = 8192,
+                          .max_logprobs = 320}});
+  FakeGroup& group = world.AddGroup("g", 2100);
+  std::vector<World::Sent> all;
+  for (int i = 0; i < 24; ++i) {
+    GenerateRequest r = World::Ask("base", Prompt(160, i), 4);
+    r.prompt_logprobs = 320;
+    r.logprobs = 320;
+    all.push_back(world.Generate(std::move(r)));
+  }
+  const auto plain = world.Generate(World::Ask("base", Prompt(160, 3), 4));
+  world.Settle();
+  for (const auto& sent : all) {
+    world.ExpectRight(sent);
+    EXPECT_EQ(sent.heard->prompt_logprobs.size(), 159u);
+    EXPECT_EQ(sent.heard->logprobs, 4u);
+  }
+  world.ExpectRight(plain);
+  EXPECT_GT(group.most_result_bytes, kMaxPromptResultBytes / 2);
+  EXPECT_LE(group.most_result_bytes, kMaxPromptResultBytes + kMaxSampledResultBytes);
+  world.ExpectClean();
+}
+
 TEST(EngineSteps, WhatCanNeverFitIsRefusedWithTheArithmeticAndAnOpenAnswerIsCut) {
   World world;
   world.AddGroup("g", 10);

@@ -13,6 +13,14 @@ namespace {
 constexpr size_t kMaxUncompleted = 2;  // D = 1: one beyond the one that runs
 constexpr size_t kWaitingWindow = 128;
 
+// What a result says of one more token of its prompt.
+uint64_t PromptTokenBytes(const Sequence& s) {
+  const ResolvedRequest& resolved = s.request->resolved;
+  const bool wanted = resolved.sampling.prompt_logprobs >= 0 && s.index == 0 &&
+                      !s.prompt_logprobs_sent && s.computed < resolved.prompt_tokens();
+  return wanted ? LogprobBytes(static_cast<uint64_t>(resolved.sampling.prompt_logprobs)) : 0;
+}
+
 }  // namespace
 
 CommandId GroupEngine::Send(decltype(Command::kind) kind) {
@@ -63,6 +71,7 @@ SchedulerView GroupEngine::MakeView() {
                             .pages = static_cast<uint32_t>(s->pages.size()),
                             .freeable = freeable,
                             .preemptible = more,
+                            .token_bytes = PromptTokenBytes(*s),
                             .solo = s->deaths >= 2});
   }
   view_waiting_.clear();
@@ -83,6 +92,7 @@ SchedulerView GroupEngine::MakeView() {
                             .length = s->length(),
                             .max_length = request.resolved.max_positions(),
                             .shared_pages = static_cast<uint32_t>(request.prompt_pages.size()),
+                            .token_bytes = PromptTokenBytes(*s),
                             .solo = s->deaths >= 2});
     ++it;
   }
@@ -152,8 +162,7 @@ void GroupEngine::Apply(const Decision& decision) {
 
 RowOutput GroupEngine::OutputOf(const Sequence& s, uint32_t query_len) const {
   const bool samples = s.computed + query_len == s.length();
-  const bool prompt = s.request->resolved.sampling.prompt_logprobs >= 0 && s.index == 0 &&
-                      !s.prompt_logprobs_sent && s.computed < s.request->resolved.prompt_tokens();
+  const bool prompt = PromptTokenBytes(s) > 0;
   if (samples) return prompt ? RowOutput::kTokenAndPromptLogprobs : RowOutput::kToken;
   return prompt ? RowOutput::kPromptLogprobs : RowOutput::kNone;
 }

@@ -16,6 +16,7 @@ class Planner {
         clean_(view.free_for_loads),
         dirty_(view.free_pages - view.free_for_loads),
         coming_(view.pages_coming),
+        result_bytes_(view.limits.max_result_bytes),
         preempted_(view.running.size()),
         granted_(view.running.size()),
         evicted_(view.idle_adapters.size()),
@@ -61,12 +62,23 @@ class Planner {
     prefill_budget_ = view_.limits.max_num_batched_tokens - decode_budget_;
   }
 
+  // 0: the row waits for a step with room.
+  uint32_t CutToResult(uint32_t chunk, uint64_t token_bytes) const {
+    if (token_bytes == 0) return chunk;
+    const uint64_t room = std::max<uint64_t>(result_bytes_ / token_bytes, results_ ? 0 : 1);
+    return static_cast<uint32_t>(std::min<uint64_t>(chunk, room));
+  }
+  void TakeResult(uint32_t chunk, uint64_t token_bytes) {
+    result_bytes_ -= std::min(result_bytes_, chunk * token_bytes);
+    results_ |= token_bytes > 0;
+  }
+
   void GrowRunning(size_t i) {
     const RunningView& r = view_.running[i];
     const uint32_t remaining = Remaining(r);
     if (remaining == 0) return;
     uint32_t& budget = remaining == 1 ? decode_budget_ : prefill_budget_;
-    uint32_t chunk = std::min(remaining, budget);
+    const uint32_t chunk = CutToResult(std::min(remaining, budget), r.token_bytes);
     if (chunk == 0) return;
     const uint32_t page_tokens = view_.limits.page_tokens;
     const uint32_t wanted = PagesFor(r.computed + chunk, page_tokens);
@@ -80,6 +92,7 @@ class Planner {
       return;
     }
     TakeForStep(need);
+    TakeResult(chunk, r.token_bytes);
     budget -= chunk;
     granted_[i] = {chunk, need};
   }
@@ -205,6 +218,9 @@ class Planner {
   bool AdmitOne(size_t i) {
     const WaitingView& w = view_.waiting[i];
     const uint32_t page_tokens = view_.limits.page_tokens;
+    const uint32_t chunk = CutToResult(
+        std::min(w.length - w.shared_pages * page_tokens, prefill_budget_), w.token_bytes);
+    if (chunk == 0) return false;
     const uint32_t pages = PagesFor(w.length, page_tokens) - w.shared_pages;
     // Room for the first token as well, else it would be preempted for the next step's page.
     const uint32_t roomy =
@@ -216,8 +232,8 @@ class Planner {
         return false;
       }
     }
-    const uint32_t chunk = std::min(w.length - w.shared_pages * page_tokens, prefill_budget_);
     TakeForStep(pages);
+    TakeResult(chunk, w.token_bytes);
     prefill_budget_ -= chunk;
     decision_.rows.push_back({true, static_cast<uint32_t>(i), chunk, pages});
     return true;
@@ -225,6 +241,8 @@ class Planner {
 
   const SchedulerView& view_;
   uint32_t clean_, dirty_, coming_;
+  uint64_t result_bytes_;  // left for prompt logprobs
+  bool results_ = false;   // some are in the step
   std::vector<bool> preempted_;
   std::vector<Grant> granted_;
   std::vector<bool> evicted_, unreserved_;

@@ -14,21 +14,30 @@ namespace rootstock {
 using Order = uint64_t;
 constexpr Order kNobody = std::numeric_limits<Order>::max();
 
+// A step's result is one message, capped at 4 MiB: half of it for prompt logprobs, whose chunks are
+// cut to fit, half for those of sampled tokens, which the coordinator's limits must keep to.
+constexpr uint64_t kMaxPromptResultBytes = 2 << 20;
+constexpr uint64_t kMaxSampledResultBytes = 2 << 20;
+// Of one token with its `k` top entries.
+constexpr uint64_t LogprobBytes(uint64_t k) { return 12 + 12 * k; }
+
 struct ScheduleLimits {
   uint32_t max_num_seqs = 64;
   uint32_t max_num_batched_tokens = 2048;
   uint32_t page_tokens = 16;
-  uint32_t max_new_sequences = 64;  // a plan: keeps its bytes bounded
+  uint32_t max_new_sequences = 64;                    // a plan: keeps its bytes bounded
+  uint64_t max_result_bytes = kMaxPromptResultBytes;  // a step: of prompt logprobs
 };
 
 // A sequence that holds a slot.
 struct RunningView {
   Order order = 0;
-  uint32_t length = 0;      // tokens, those counted that a step in flight will sample
-  uint32_t computed = 0;    // of them planned; equal to length: wants no row
-  uint32_t pages = 0;       // held
-  uint32_t freeable = 0;    // of them read by nobody else
-  bool preemptible = true;  // false: ends with what is in flight
+  uint32_t length = 0;       // tokens, those counted that a step in flight will sample
+  uint32_t computed = 0;     // of them planned; equal to length: wants no row
+  uint32_t pages = 0;        // held
+  uint32_t freeable = 0;     // of them read by nobody else
+  bool preemptible = true;   // false: ends with what is in flight
+  uint64_t token_bytes = 0;  // of the result, a prompt token; 0: no prompt logprobs
   bool solo = false;
 };
 
@@ -38,6 +47,7 @@ struct WaitingView {
   uint32_t length = 0;
   uint32_t max_length = 0;    // positions it may ever compute
   uint32_t shared_pages = 0;  // full prompt pages of a sibling: already computed
+  uint64_t token_bytes = 0;   // as of a running one
   bool solo = false;          // runs with no other sequence in the group
 };
 
@@ -86,7 +96,8 @@ struct Decision {
   std::vector<Reserve> reserve;
 };
 
-// Tokens go to decodes first, then to prompts in chunks. Pages go out by order: to running
+// Tokens go to decodes first, then to prompts in chunks; those of prompts with logprobs are cut to
+// `max_result_bytes`, the first one's never below a token. Pages go out by order: to running
 // sequences, loads and admissions alike. Who lacks pages may take those reserved for younger
 // loads and evict idle adapters that nobody older waits for; a running sequence may also preempt
 // younger ones, or gives up its own. A waiting sequence without pages stops the admissions behind

@@ -72,6 +72,20 @@ TEST(Scheduler, ALongPromptIsAdmittedByItsFirstChunkWithAllItsPages) {
   EXPECT_THAT(Rows(Schedule(view)), ElementsAre(Row{true, 0, 16, 10}));
 }
 
+TEST(Scheduler, PromptLogprobsShareTheBytesOfAResult) {
+  SchedulerView view = View(20);
+  view.limits.max_result_bytes = 100;
+  view.running = {Prefilling(1, 8, 0), Prefilling(2, 8, 4), Prefilling(3, 8, 4)};
+  view.running[0].token_bytes = 30;
+  view.running[1].token_bytes = 30;  // 10 bytes are left
+  view.waiting = {Waiting(4, 4)};
+  EXPECT_THAT(Rows(Schedule(view)),
+              ElementsAre(Row{false, 0, 3, 0}, Row{false, 2, 4, 0}, Row{true, 0, 4, 1}));
+  view.running[0].token_bytes = 1000;
+  EXPECT_THAT(Rows(Schedule(view)),
+              ElementsAre(Row{false, 0, 1, 0}, Row{false, 2, 4, 0}, Row{true, 0, 4, 1}));
+}
+
 TEST(Scheduler, SharedPromptPagesAreNotComputedAgain) {
   SchedulerView view = View(20);
   view.waiting = {Waiting(1, 10)};

@@ -116,14 +116,23 @@ class Goldens(unittest.TestCase):
 
     def run_model(self, model, path, tp_sizes):
         goldens = GOLDENS[model]
-        with rig.Cluster(path, "--max-logprobs", "100000", adapter_root=rig.ROOT) as cluster:
+        # All logits of a token fill a message.
+        with rig.Cluster(path, "--max-logprobs", "200000", "--max-num-seqs", "1",
+                         adapter_root=rig.ROOT) as cluster:
+            for tp_size in tp_sizes:
+                with self.subTest(model=model, tp_size=tp_size):
+                    cluster.start_group(tp_size, "--dtype", "f32", "--threads",
+                                        2 if tp_size == 1 else 1)
+                    self.register(cluster, goldens)
+                    self.first_logits(cluster, goldens)
+                    self.assertEqual(cluster.end_group(), 0, cluster.groups["g0"].text())
+        with rig.Cluster(path, adapter_root=rig.ROOT) as cluster:
             for tp_size in tp_sizes:
                 with self.subTest(model=model, tp_size=tp_size):
                     cluster.start_group(tp_size, "--dtype", "f32", "--threads",
                                         2 if tp_size == 1 else 1)
                     self.register(cluster, goldens)
                     self.mixed_batch(cluster, goldens)
-                    self.first_logits(cluster, goldens)
                     if tp_size == tp_sizes[-1]:
                         self.evict_and_reload(cluster, goldens, tp_size)
                     self.assertEqual(cluster.end_group(), 0, cluster.groups["g0"].text())

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/engine/testing/toy_model.h"
+#include "coordinator/scheduler/scheduler.h"
 
 namespace rootstock {
 
@@ -293,13 +294,19 @@ RowResult FakeGroup::ExecuteRow(const PlanRow& row) {
 StepResult FakeGroup::Execute(const StepPlan& plan) {
   StepResult result;
   std::set<Digest> adapters;
+  uint64_t bytes = 0;
   executing_row_ = 0;
   for (const PlanRow& row : plan.rows) {
     const Slot& slot = *(*executing_)[executing_row_];
     if (!slot.sequence.spans.empty()) adapters.insert(slot.sequence.spans[0].adapters[0].adapter);
     RowResult out = ExecuteRow(row);
+    const SamplingParams& asked = slot.sequence.sampling;
+    bytes += out.prompt_logprobs.size() *
+                 LogprobBytes(static_cast<uint64_t>(std::max(asked.prompt_logprobs, 0))) +
+             out.logprobs.size() * LogprobBytes(static_cast<uint64_t>(std::max(asked.logprobs, 0)));
     if (row.output != RowOutput::kNone) result.rows.push_back(std::move(out));
   }
+  most_result_bytes = std::max(most_result_bytes, bytes);
   result.distinct_adapters = static_cast<uint32_t>(adapters.size());
   result.duration_us = 1000;
   return result;

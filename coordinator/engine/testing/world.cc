@@ -80,6 +80,7 @@ void World::MakeEngine() {
   o.model.name = "base";
   o.model.vocab_size = toy::kVocab;
   o.model.max_model_len = options_.limits.max_model_len;
+  o.model.max_logprobs = std::max(o.model.max_logprobs, options_.limits.max_logprobs);
   o.model.eos_token_ids = {toy::kEos};
   o.limits = options_.limits;
   o.max_queued = options_.max_queued;
