@@ -61,15 +61,20 @@ RequestSetting Switch(const char* name, const char* help, void (*apply)(bool, Re
           }};
 }
 
-// Ids as a list or joined by commas.
+// Ids as a list, or joined by commas or by blanks as loractl prints them.
 absl::StatusOr<std::vector<int32_t>> ParseIds(const char* name, const Texts& texts) {
   std::vector<int32_t> ids;
   for (const std::string& text : texts) {
-    for (const auto part : absl::StrSplit(text, absl::ByAnyChar(", "), absl::SkipEmpty())) {
-      const std::string item(part.data(), part.size());
-      int32_t id = 0;
-      if (!absl::SimpleAtoi(item, &id)) return NotANumber(name, item);
-      ids.push_back(id);
+    for (const auto part : absl::StrSplit(text, ',')) {
+      const std::vector<std::string> items = absl::StrSplit(part, ' ', absl::SkipEmpty());
+      if (items.empty()) {
+        return InvalidField(Reason::kInvalidArgument, name, text, "has an empty item");
+      }
+      for (const std::string& item : items) {
+        int32_t id = 0;
+        if (!absl::SimpleAtoi(item, &id)) return NotANumber(name, item);
+        ids.push_back(id);
+      }
     }
   }
   return ids;

@@ -45,6 +45,9 @@ TEST(RequestSettings, TokenIdsReplaceTheText) {
   ASSERT_TRUE(line.ok());
   EXPECT_THAT(line->request.token_ids().ids(), ElementsAre(3, 4));
   EXPECT_EQ(line->label, "m");
+  const auto joined = ParseBatchLine(R"({"model": "m", "token_ids": "3, 4,5 6 "})", defaults);
+  ASSERT_TRUE(joined.ok());
+  EXPECT_THAT(joined->request.token_ids().ids(), ElementsAre(3, 4, 5, 6));
 }
 
 TEST(RequestSettings, ValuesAreTheServersToJudge) {
@@ -59,6 +62,12 @@ TEST(RequestSettings, ErrorsNameKeyAndValue) {
   EXPECT_THAT(Error(R"({"max_tokens": null})"), HasSubstr("max-tokens=null"));
   EXPECT_THAT(Error(R"({"ignore_eos": 3})"), HasSubstr("ignore-eos=3"));
   EXPECT_THAT(Error(R"({"token_ids": [1, "x"]})"), HasSubstr("token-ids=x"));
+  for (const std::string ids : {"1,,2", ",1", "1,", "1, ,2", " "}) {
+    EXPECT_THAT(Error("{\"token_ids\": \"" + ids + "\"}"),
+                HasSubstr("token-ids=" + ids + ": has an empty item"));
+  }
+  EXPECT_THAT(Error(R"({"token_ids": ""})"), HasSubstr("token-ids: has an empty item"));
+  EXPECT_THAT(Error(R"({"stop_token_id": "1,,2"})"), HasSubstr("stop-token-id=1,,2: has an empty"));
   EXPECT_THAT(Error(R"({"logit_bias": ["7"]})"), HasSubstr("logit-bias=7"));
   EXPECT_THAT(Error(R"({"temprature": 1})"), HasSubstr("temprature=1: unknown key"));
   EXPECT_THAT(Error("[1]"), HasSubstr("not a JSON object"));
