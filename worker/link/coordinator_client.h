@@ -1,6 +1,7 @@
 // The leader's connection to the coordinator: Group.Attach streams and Blobs.Fetch.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -36,8 +37,11 @@ std::shared_ptr<CoordinatorStream> OpenStream(const std::shared_ptr<grpc::Channe
                                               uint64_t number, const GroupInfo& hello,
                                               std::shared_ptr<Inbox> inbox);
 
-// host:port; connects when used, again after losses.
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& coordinator);
+// host:port; connects when used, again after losses. During a call a coordinator that is silent
+// for `silence` is pinged, and lost when it stays so as long again: its host may have vanished.
+// The coordinator allows a ping a second.
+std::shared_ptr<grpc::Channel> MakeChannel(
+    const std::string& coordinator, std::chrono::milliseconds silence = std::chrono::seconds(5));
 
 // Blobs.Fetch of the coordinator. *Thread-safe.*
 class CoordinatorBlobs : public BlobSource {

@@ -65,6 +65,8 @@ FakeCoordinator::FakeCoordinator(Script script, int port) : script_(std::move(sc
   grpc::ServerBuilder builder;
   builder.AddListeningPort("127.0.0.1:" + std::to_string(port), grpc::InsecureServerCredentials(),
                            &port_);
+  // As the coordinator's: the group pings while a script is silent.
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000);
   builder.RegisterService(static_cast<v1::Group::Service*>(this));
   builder.RegisterService(static_cast<v1::Blobs::Service*>(this));
   server_ = builder.BuildAndStart();
