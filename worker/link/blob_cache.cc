@@ -1,16 +1,23 @@
 #include "worker/link/blob_cache.h"
 
+#include <signal.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <fstream>
+#include <optional>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "common/base/status.h"
 
 namespace rootstock {
 namespace {
+
+constexpr size_t kHexLength = 64;  // of a digest
 
 absl::Status IoError(const std::filesystem::path& path, const std::string& text) {
   return MakeError(absl::StatusCode::kUnavailable, Reason::kIoError, "path", path.string(), text);
@@ -34,6 +41,17 @@ std::string TemporaryName(const Digest& digest) {
   static std::atomic<uint64_t> count{0};
   return absl::StrCat(".", digest.Hex(), ".", getpid(), ".", ++count);
 }
+
+// The process that writes the file, or nothing when it is no temporary.
+std::optional<pid_t> WriterOf(const std::filesystem::path& path) {
+  const std::vector<std::string> parts = absl::StrSplit(path.filename().string(), '.');
+  pid_t pid = 0;
+  const bool temporary = parts.size() == 4 && parts[0].empty() && parts[1].size() == kHexLength &&
+                         absl::SimpleAtoi(parts[2], &pid) && pid > 0;
+  return temporary ? std::optional(pid) : std::nullopt;
+}
+
+bool IsAlive(pid_t pid) { return kill(pid, 0) == 0 || errno != ESRCH; }
 
 }  // namespace
 
@@ -79,6 +97,17 @@ absl::Status BlobCache::Remove(const Digest& digest) const {
   std::error_code error;
   std::filesystem::remove(PathOf(digest), error);
   return error ? IoError(PathOf(digest), error.message()) : absl::OkStatus();
+}
+
+void BlobCache::SweepTemporaries() const {
+  std::error_code error;  // an absent or unreadable directory has nothing to sweep
+  std::vector<std::filesystem::path> left;
+  for (std::filesystem::directory_iterator it(dir_, error), end; !error && it != end;
+       it.increment(error)) {
+    const std::optional<pid_t> writer = WriterOf(it->path());
+    if (writer && (*writer == getpid() || !IsAlive(*writer))) left.push_back(it->path());
+  }
+  for (const std::filesystem::path& path : left) std::filesystem::remove(path, error);
 }
 
 }  // namespace rootstock

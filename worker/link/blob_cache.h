@@ -31,6 +31,9 @@ class BlobCache {
   absl::Status Ensure(const Digest& digest, BlobSource& source) const;
   // Absent is fine.
   absl::Status Remove(const Digest& digest) const;
+  // Removes what processes of this node that are gone left half written. A file of this process'
+  // own pid is an earlier process' (a container gives the same pids again): call it before Ensure.
+  void SweepTemporaries() const;
 
  private:
   absl::Status Download(const Digest& digest, BlobSource& source) const;

@@ -36,6 +36,7 @@ absl::StatusOr<int> RunGroup(GroupBus& bus, CommandExecutor& executor, const Lin
   std::unique_ptr<Prefetcher> prefetcher;
   if (leader || options.node_leader) channel = MakeChannel(options.coordinator);
   if (options.node_leader) {
+    cache.SweepTemporaries();
     blobs = std::make_unique<CoordinatorBlobs>(channel);
     // The other nodes' prefetches are seen at the next step or tick.
     const auto on_done = [inbox, leader] {

@@ -1,6 +1,7 @@
 // Adapter content on its way to a node, beside the steps.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <fstream>
@@ -124,6 +125,43 @@ TEST(BlobCache, FetchesOnceAndReplacesWhatIsSpoilt) {
   EXPECT_EQ(GetErrorDetail(status)->reason, Reason::kIoError);
   std::filesystem::remove_all(dir);
   std::filesystem::remove(dir.string() + "x");
+}
+
+// A pid that was given and is gone.
+pid_t GonePid() {
+  const pid_t pid = fork();
+  if (pid == 0) _exit(0);
+  EXPECT_EQ(waitpid(pid, nullptr, 0), pid);
+  return pid;
+}
+
+// A group that starts removes what a crash left half written, and nothing else.
+TEST(BlobCache, TemporariesOfTheGoneAreSweptAtStart) {
+  LinkRig rig;
+  const std::string hex = Sha256Of("weights").Hex();
+  const auto temporary = [&](pid_t pid) { return "." + hex + "." + std::to_string(pid) + ".1"; };
+  const std::vector<std::string> swept = {temporary(GonePid()), temporary(getpid())};
+  const std::vector<std::string> kept = {temporary(getppid()), hex, ".keep",
+                                         ".x." + std::to_string(GonePid()) + ".1"};
+  const int code = rig.Run(
+      [&](ScriptedStream& s, int) {
+        s.Attach(kEpoch);
+        for (const std::string& name : swept) {
+          EXPECT_FALSE(std::filesystem::exists(rig.cache / name)) << name;
+        }
+        for (const std::string& name : kept) {
+          EXPECT_TRUE(std::filesystem::exists(rig.cache / name)) << name;
+        }
+        s.Leave();
+        s.AtEnd();
+        return grpc::Status::OK;
+      },
+      [&](FakeCoordinator&) {
+        std::filesystem::create_directories(rig.cache);
+        for (const std::string& name : swept) std::ofstream(rig.cache / name) << "weig";
+        for (const std::string& name : kept) std::ofstream(rig.cache / name) << "weights";
+      });
+  EXPECT_EQ(code, 0);
 }
 
 }  // namespace
