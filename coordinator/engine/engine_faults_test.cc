@@ -86,6 +86,26 @@ TEST(EngineFaults, AFailedStepFailsTheRequestsOfItsRowsAndTheGroupServesOn) {
   world.ExpectClean();
 }
 
+TEST(EngineFaults, ARefusedPlanIsOurFaultAndNotTheClients) {
+  World world;
+  FakeGroup& group = world.AddGroup("g");
+  const auto sent = world.Generate(World::Ask("base", {5, 6}, 12));
+  world.Run();
+  group.tamper = [](Completion& c) {
+    c.outcome = InvalidField(Reason::kInvalidArgument, "rows[0].position", "9", "a gap");
+    c.step = {};
+  };
+  group.CompleteStep();
+  group.tamper = nullptr;
+  world.Settle();
+  EXPECT_EQ(sent.heard->status.code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(ReasonOf(sent.heard->status), Reason::kInternal);
+  EXPECT_THAT(std::string(sent.heard->status.message()), HasSubstr("rows[0].position=9: a gap"));
+  EXPECT_EQ(world.Metric("outcome=\"internal_error\",tenant_class=\"default\"}"), 1);
+  EXPECT_EQ(world.Metric("outcome=\"client_error\",tenant_class=\"default\"}"), 0);
+  world.ExpectClean();
+}
+
 TEST(EngineFaults, AResultWithoutARowFailsThatRequest) {
   World world;
   FakeGroup& group = world.AddGroup("g");

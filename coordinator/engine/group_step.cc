@@ -234,7 +234,12 @@ void GroupEngine::StepDone(SentStep step, Completion completion) {
       continue;
     }
     if (!completion.outcome.ok()) {
-      CloseRequest(*row.request, Annotate(completion.outcome, "a step failed"));
+      // Whatever the group calls it: a plan that it refuses is no fault of the client.
+      CloseRequest(*row.request,
+                   MakeError(absl::StatusCode::kInternal, Reason::kInternal, "command",
+                             absl::StrCat(step.id.value),
+                             absl::StrCat("a step failed: ",
+                                          std::string(completion.outcome.message()))));
       continue;
     }
     if (row.output == RowOutput::kNone) continue;
