@@ -208,6 +208,8 @@ void Coordinator::Parts::MakeEngine() {
                                .max_num_batched_tokens = options.max_num_batched_tokens,
                                .max_logprobs = options.max_logprobs},
                     .max_queued = options.max_queue,
+                    .step_timeout = options.step_timeout > 0 ? absl::Seconds(options.step_timeout)
+                                                             : absl::InfiniteDuration(),
                     .clock = clock,
                     .wall_clock = [] { return absl::Now(); },
                     .queues = ThreadTaskQueues(clock),

@@ -24,6 +24,7 @@ struct CoordinatorOptions {
   uint32_t max_queue = 1024;
   uint32_t metrics_port = 9400;
   std::string port_file;
+  double step_timeout = 60;   // seconds; 0: never
   double drain_timeout = 30;  // seconds
   std::string log_level = "info";
 };

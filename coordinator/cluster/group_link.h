@@ -16,6 +16,8 @@ class GroupLink {
   virtual void Send(Command command) = 0;
   // Drained: every rank exits with 0, then the stream ends.
   virtual void SendLeave() = 0;
+  // Ends the stream, also one whose group reads no more; OnLost tells. Not from OnLost.
+  virtual void Close(const absl::Status& why) = 0;
 };
 
 // Told what a group does. Calls for one group come in order, on the transport's threads; they

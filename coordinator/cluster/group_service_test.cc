@@ -278,6 +278,24 @@ TEST_F(GroupServiceTest, ACommandTooLargeLosesTheGroupAndNotTheServer) {
   EXPECT_EQ(directory_.events.WaitFor(3).back(), "lost 1");
 }
 
+TEST_F(GroupServiceTest, CloseEndsTheStreamOfAGroupThatHangs) {
+  FakeGroup group(channel_);
+  group.Attach();
+  directory_.events.WaitFor(2);
+  StepPlan plan;
+  plan.rows.resize(1);
+  plan.rows[0].tokens.assign(100'000, 1);
+  // More than the transport takes while nobody reads.
+  for (uint64_t id = 1; id <= 50; ++id) directory_.link->Send({CommandId(id), Epoch{7, 1}, plan});
+  directory_.link->Close(absl::UnavailableError("step 1 took too long"));
+  EXPECT_EQ(directory_.events.WaitFor(3).back(), "lost 1");
+  EXPECT_FALSE(group.End().ok());
+  directory_.link->Close(absl::UnavailableError("again"));
+  FakeGroup again(channel_);
+  again.Attach();
+  EXPECT_EQ(directory_.events.WaitFor(5).back(), "attached 2");
+}
+
 TEST_F(GroupServiceTest, BlobsComeInChunks) {
   std::string content(2'500'000, 'x');
   for (size_t i = 0; i < content.size(); i += 977) content[i] = static_cast<char>('a' + i % 26);

@@ -133,7 +133,10 @@ void GroupStream::RefuseAndEnd(const absl::Status& why) {
 }
 
 void GroupStream::Supersede() {
-  const absl::Status why = absl::AbortedError("a newer stream of this group attached");
+  Close(absl::AbortedError("a newer stream of this group attached"));
+}
+
+void GroupStream::Close(const absl::Status& why) {
   Lose(why);
   End(why);
   std::lock_guard lock(write_mutex_);
@@ -142,6 +145,7 @@ void GroupStream::Supersede() {
 
 void GroupStream::Lose(const absl::Status& why) {
   std::lock_guard lock(listener_mutex_);
+  if (state_ == State::kEnded) return;
   const bool was_attached = state_ == State::kAttached;
   state_ = State::kEnded;
   table_->Remove(info_.name, this);

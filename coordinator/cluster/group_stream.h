@@ -50,6 +50,7 @@ class GroupStream : public grpc::ServerBidiReactor<v1::GroupMessage, v1::Coordin
 
   void Send(Command command) override;
   void SendLeave() override;
+  void Close(const absl::Status& why) override;
   // Another stream took the group over.
   void Supersede();
 

@@ -138,6 +138,7 @@ absl::StatusOr<std::shared_ptr<GroupListener>> CoordinatorEngine::OnAttached(
   GroupConfig config{.info = info,
                      .limits = options_.limits,
                      .report = report,
+                     .step_timeout = options_.step_timeout,
                      .clock = options_.clock,
                      .metrics = options_.metrics};
   config.footprint = [shape = options_.shape, info, report](const AdapterContent& content) {

@@ -106,6 +106,36 @@ TEST(EngineFaults, ARefusedPlanIsOurFaultAndNotTheClients) {
   world.ExpectClean();
 }
 
+TEST(EngineFaults, AGroupWhoseStepDoesNotEndIsLostAndItsRequestsGoOnElsewhere) {
+  World world({.step_timeout = absl::Seconds(60)});
+  FakeGroup& stuck = world.AddGroup("stuck");
+  const auto sent = world.Generate(World::Ask("base", {5, 6}, 12));
+  world.Run();
+  for (int i = 0; i < 3; ++i) {  // slow, but under way
+    world.executor.Advance(absl::Seconds(50));
+    world.Run();
+    ASSERT_TRUE(stuck.attached());
+    stuck.CompleteStep();
+    world.Run();
+  }
+  FakeGroup& good = world.AddGroup("good");
+  world.executor.Advance(absl::Seconds(59));
+  world.Run();
+  EXPECT_TRUE(stuck.attached());
+  good.CompleteAll();
+  world.executor.Advance(absl::Seconds(1));
+  world.Run();
+  EXPECT_FALSE(stuck.attached());
+  EXPECT_TRUE(absl::IsUnavailable(stuck.closed));
+  EXPECT_THAT(std::string(stuck.closed.message()), HasSubstr("step=4: not completed within 1m"));
+  EXPECT_TRUE(good.attached());
+  world.Settle();
+  world.ExpectRight(sent);
+  EXPECT_EQ(world.StatusOf("stuck").state, "broken");
+  EXPECT_TRUE(stuck.Attach(*world.engine).ok());
+  world.ExpectClean();
+}
+
 TEST(EngineFaults, AResultWithoutARowFailsThatRequest) {
   World world;
   FakeGroup& group = world.AddGroup("g");

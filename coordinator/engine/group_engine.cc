@@ -213,6 +213,7 @@ void GroupEngine::OnCompletion(Completion completion) {
   if (step != steps_.end()) {
     SentStep done = std::move(*step);
     steps_.erase(step);
+    step_since_ = config_.clock();
     StepDone(std::move(done), std::move(completion));
   } else {
     OnAdapterEvent(adapters_.Completed(completion.id, completion.outcome));

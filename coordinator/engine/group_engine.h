@@ -27,6 +27,7 @@ struct GroupConfig {
   GroupInfo info;
   GroupLimits limits;
   AttachReport report;
+  absl::Duration step_timeout = absl::InfiniteDuration();
   Clock clock;
   std::shared_ptr<const EngineMetrics> metrics;
   // Of an adapter on this group; an error is the reason why the group can't hold it.
@@ -163,6 +164,7 @@ class GroupEngine {
   std::map<Order, Sequence*> parked_;                  // waiting for their adapter
   std::unordered_set<LiveRequest*> keeping_prompts_;
   std::deque<SentStep> steps_;  // not completed
+  absl::Time step_since_;       // since then the first of them is what the group has to do
   std::vector<SequenceSlot> free_slots_;
   std::vector<SequenceSlot> to_release_;
   std::vector<Sequence*> view_running_, view_waiting_;

@@ -97,10 +97,20 @@ void GroupEngine::TickLater() {
   queue_->PostAt(config_.clock() + kTick, [this] { OnTick(); });
 }
 
-// An idle group's heartbeat.
+// An idle group's heartbeat; a group that stopped answering is lost.
 void GroupEngine::OnTick() {
   if (lost_) return;
   const absl::Time now = config_.clock();
+  if (!steps_.empty() && now - step_since_ >= config_.step_timeout) {
+    const absl::Status why = MakeError(
+        absl::StatusCode::kUnavailable, Reason::kWorkerLost, "step",
+        absl::StrCat(steps_.front().id.value),
+        absl::StrCat("not completed within ", absl::FormatDuration(config_.step_timeout)));
+    stream_end_->Set(now);
+    link_->Close(why);
+    OnLost(why);
+    return;
+  }
   if (steps_.empty() && now - last_sent_ >= kTick && !left_) SendStep({}, {});
   TickLater();
   Pump();

@@ -214,8 +214,9 @@ void GroupEngine::AddRow(StepPlan& plan, SentStep& step, Sequence& s, const RowD
 void GroupEngine::SendStep(StepPlan plan, SentStep step) {
   step.id = Send(std::move(plan));
   for (const SentRow& row : step.rows) row.sequence->last_step = step.id;
-  steps_.push_back(std::move(step));
   last_sent_ = config_.clock();
+  if (steps_.empty()) step_since_ = last_sent_;
+  steps_.push_back(std::move(step));
 }
 
 void GroupEngine::StepDone(SentStep step, Completion completion) {

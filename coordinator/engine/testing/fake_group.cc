@@ -20,6 +20,12 @@ class FakeGroup::Link : public GroupLink {
     const std::lock_guard lock(group_->mutex_);
     if (!cut_) group_->left = true;
   }
+  void Close(const absl::Status& why) override {
+    const std::lock_guard lock(group_->mutex_);
+    if (cut_) return;
+    group_->closed = why;
+    group_->Die(why);
+  }
   void Cut() { cut_ = true; }  // under the group's mutex
 
  private:

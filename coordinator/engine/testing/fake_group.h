@@ -56,6 +56,7 @@ class FakeGroup {
   uint64_t most_result_bytes = 0;  // of one completion's logprobs
   uint64_t most_wasted_rows = 0;  // of one sequence after its last token
   bool left = false;
+  absl::Status closed;  // why the coordinator ended the stream
   std::vector<StepPlan> log;  // every plan, when kept
   bool keep_log = false;
   std::set<Digest> residents() const;

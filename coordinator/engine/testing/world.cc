@@ -84,6 +84,7 @@ void World::MakeEngine() {
   o.model.eos_token_ids = {toy::kEos};
   o.limits = options_.limits;
   o.max_queued = options_.max_queued;
+  o.step_timeout = options_.step_timeout;
   o.build = "build-1";
   o.clock = options_.threads ? MonotonicClock() : executor.clock();
   o.wall_clock = o.clock;

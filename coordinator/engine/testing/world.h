@@ -44,6 +44,7 @@ struct WorldOptions {
   uint32_t seed = 1;
   GroupLimits limits = {.max_model_len = 256, .max_num_seqs = 8, .max_num_batched_tokens = 32};
   uint32_t max_queued = 1000;
+  absl::Duration step_timeout = absl::InfiniteDuration();
   bool threads = false;  // real threads and time instead of the executor
   std::function<absl::StatusOr<AdapterFootprint>(const AdapterContent&)> footprint;
   AdapterLoader loader;  // empty: the directory's name is the content
