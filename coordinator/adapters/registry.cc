@@ -157,6 +157,12 @@ AdapterHandle Registry::FindDigest(const Digest& digest) {
   return it == impl_->shared->contents.end() ? nullptr : impl_->MakeHandle(it->second);
 }
 
+bool Registry::HasName(const Digest& digest) const {
+  const std::lock_guard lock(impl_->shared->mutex);
+  const auto it = impl_->shared->contents.find(digest);
+  return it != impl_->shared->contents.end() && it->second.names > 0;
+}
+
 std::filesystem::path Registry::BlobPath(const Digest& digest) const {
   return impl_->shared->blobs.PathOf(digest);
 }

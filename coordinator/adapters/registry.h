@@ -70,6 +70,7 @@ class Registry {
   absl::StatusOr<AdapterHandle> Resolve(const std::string& name, const std::string& tenant);
   // Null when no name and nothing in flight holds it.
   AdapterHandle FindDigest(const Digest& digest);
+  bool HasName(const Digest& digest) const;
   // For the blob service; keep the handle while reading.
   std::filesystem::path BlobPath(const Digest& digest) const;
 

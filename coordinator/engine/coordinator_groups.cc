@@ -147,6 +147,9 @@ absl::StatusOr<std::shared_ptr<GroupListener>> CoordinatorEngine::OnAttached(
   config.find_digest = [registry = options_.registry](const Digest& digest) {
     return registry->FindDigest(digest);
   };
+  config.has_name = [registry = options_.registry](const Digest& digest) {
+    return registry->HasName(digest);
+  };
   const uint64_t attach = report.epoch.attach;
   ASSIGN_OR_RETURN(std::unique_ptr<GroupEngine> made,
                    GroupEngine::Create(std::move(config), std::move(link),

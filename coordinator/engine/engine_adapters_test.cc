@@ -64,6 +64,43 @@ TEST(EngineAdapters, F1UnregisterFreesTheDevicePages) {
   world.ExpectClean();
 }
 
+TEST(EngineAdapters, F1WhatIsLoadedAfterUnregisterLeavesWithItsLastRequest) {
+  World world;
+  const Digest digest = world.Add("a");
+  const auto waited = world.Generate(World::Ask("a", {5, 6}, 5));
+  world.engine->DropAdapter(world.registry->Unregister("a", "default")->digest);
+  world.Run();
+  FakeGroup& group = world.AddGroup("g", 14);
+  world.Settle();
+  world.ExpectRight(waited);
+  EXPECT_EQ(world.StatusOf("g").pages_adapter, 0u);
+  EXPECT_TRUE(world.StatusOf("g").adapters.empty());
+  EXPECT_FALSE(group.fetched().contains(digest));
+  EXPECT_EQ(group.loads, 1u);
+  world.ExpectClean();
+}
+
+TEST(EngineAdapters, F1APreemptedRequestsReloadLeavesToo) {
+  World world;
+  FakeGroup& group = world.AddGroup("g", 14);
+  std::vector<World::Sent> all;
+  for (int i = 0; i < 3; ++i) all.push_back(world.Generate(World::Ask("base", {5, 6, 7, 8}, 20)));
+  world.Add("a");
+  all.push_back(world.Generate(World::Ask("a", {5, 6}, 20)));
+  for (int i = 0; i < 100 && group.loads == 0; ++i) {
+    world.Run();
+    group.CompleteAll();
+  }
+  world.Run();
+  world.engine->DropAdapter(world.registry->Unregister("a", "default")->digest);
+  world.Settle();
+  for (const auto& sent : all) world.ExpectRight(sent);
+  EXPECT_EQ(world.StatusOf("g").pages_adapter, 0u);
+  EXPECT_TRUE(world.StatusOf("g").adapters.empty());
+  EXPECT_TRUE(group.fetched().empty());
+  world.ExpectClean();
+}
+
 TEST(EngineAdapters, F5UnloadBetweenAdmissionAndFirstStepServesWhatWasAccepted) {
   World world;
   FakeGroup& group = world.AddGroup("g");

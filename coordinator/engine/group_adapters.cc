@@ -38,7 +38,7 @@ void GroupAdapters::Want(const Digest& digest, const AdapterFootprint& footprint
     slot->digest = digest;
   }
   slot->footprint = footprint;
-  slot->doomed = false;
+  slot->doomed = !has_name_(digest);
   slot->waiting.insert(order);
   if (slot->state == Residency::kAbsent) Fetch(*slot);
 }

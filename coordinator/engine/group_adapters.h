@@ -44,7 +44,9 @@ class GroupAdapters {
   using SendFn = std::function<CommandId(
       std::variant<StepPlan, LoadAdapter, ReleaseSlots, PrefetchAdapter, DropAdapter>)>;
 
-  GroupAdapters(PageAllocator& pages, SendFn send) : pages_(pages), send_(std::move(send)) {}
+  // `has_name`: whether later requests may come for the content.
+  GroupAdapters(PageAllocator& pages, SendFn send, std::function<bool(const Digest&)> has_name)
+      : pages_(pages), send_(std::move(send)), has_name_(std::move(has_name)) {}
 
   // Found on the device at Attach, its pages adopted.
   void Adopt(const ResidentAdapter& found);
@@ -52,7 +54,8 @@ class GroupAdapters {
   // Of those, one that can't be used here: its pages are free when the Drop completes.
   void Discard(const Digest& digest, bool from_disk);
 
-  // A waiting sequence needs it: fetched when it is nowhere. Clears a Doom.
+  // A waiting sequence needs it: fetched when it is nowhere. Clears a Doom of one that has a name
+  // again; dooms one that has lost its name, whenever that was.
   void Want(const Digest& digest, const AdapterFootprint& footprint, Order order);
   void Unwant(const Digest& digest, Order order);
   bool IsResident(const Digest& digest) const;
@@ -121,6 +124,7 @@ class GroupAdapters {
 
   PageAllocator& pages_;
   SendFn send_;
+  const std::function<bool(const Digest&)> has_name_;
   std::unordered_map<Digest, std::unique_ptr<Entry>> entries_;
   std::map<uint64_t, Entry*> idle_;  // least recently used first
   std::map<CommandId, Entry*> pending_;

@@ -42,7 +42,9 @@ GroupEngine::GroupEngine(GroupConfig config, std::shared_ptr<GroupLink> link,
       callbacks_(std::move(callbacks)),
       series_(config_.metrics->ForGroup(config_.info.name)),
       pages_(config_.report.geometry.num_pages),
-      adapters_(pages_, [this](decltype(Command::kind) kind) { return Send(std::move(kind)); }),
+      adapters_(
+          pages_, [this](decltype(Command::kind) kind) { return Send(std::move(kind)); },
+          config_.has_name),
       last_sent_(config_.clock()) {
   for (uint32_t i = config_.limits.max_num_seqs; i > 0; --i) {
     free_slots_.push_back(SequenceSlot(i - 1));
@@ -81,7 +83,7 @@ absl::Status GroupEngine::AdoptResidents() {
   for (const ResidentAdapter& found : config_.report.adapters) {
     adapters_.Adopt(found);
     const AdapterHandle content = config_.find_digest(found.digest);
-    if (!content) {
+    if (!content || !config_.has_name(found.digest)) {
       adapters_.Discard(found.digest, /*from_disk=*/true);
       continue;
     }

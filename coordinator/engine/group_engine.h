@@ -33,6 +33,7 @@ struct GroupConfig {
   // Of an adapter on this group; an error is the reason why the group can't hold it.
   std::function<absl::StatusOr<AdapterFootprint>(const AdapterContent&)> footprint;
   std::function<AdapterHandle(const Digest&)> find_digest;
+  std::function<bool(const Digest&)> has_name;  // else only what is in flight may use it
 };
 
 // What a group tells its owner, from its own thread. Must not block.
