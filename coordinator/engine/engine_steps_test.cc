@@ -259,6 +259,31 @@ TEST(EngineSteps, DeadlinesEndQueuedAndRunningRequests) {
   EXPECT_EQ(world.Metric("outcome=\"deadline_exceeded\",tenant_class=\"default\"}"), 3);
 }
 
+TEST(EngineSteps, DeadlinesOfRequestsThatEndedLeaveNoTimers) {
+  World world;
+  for (int i = 0; i < 20; ++i) {  // end in the queue
+    GenerateRequest r = World::Ask("base", {5}, 1);
+    r.deadline = world.executor.clock()() + absl::Hours(1) - absl::Seconds(i);
+    const auto sent = world.Generate(std::move(r));
+    world.Run();
+    world.engine->Cancel(sent.number);
+  }
+  world.Run();
+  EXPECT_EQ(world.executor.timers(), 0u);
+  world.AddGroup("g");
+  for (int round = 0; round < 100; ++round) {
+    std::vector<World::Sent> all;
+    for (int i = 0; i < 100; ++i) {
+      GenerateRequest r = World::Ask("base", {5}, 1);
+      r.deadline = world.executor.clock()() + absl::Hours(1) - absl::Seconds(round % 7 * i);
+      all.push_back(world.Generate(std::move(r)));
+    }
+    world.Settle();
+    for (const auto& sent : all) ASSERT_TRUE(sent.heard->done && sent.heard->status.ok());
+  }
+  EXPECT_EQ(world.executor.timers(), 1u);  // the group's tick
+}
+
 TEST(EngineSteps, AFullQueueShedsWithARetryHint) {
   World world({.max_queued = 2});
   world.Generate(World::Ask("base", {5}, 2));

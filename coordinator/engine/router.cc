@@ -90,6 +90,7 @@ void Router::Ended(uint64_t attach, RequestNumber request) {
     if (it == requests_.end() || it->second.attach != attach) return;
     LeaveLine(it->second);
     --groups_.at(attach).outstanding;
+    ForgetDeadline(*it->second.request);
     requests_.erase(it);
     PlaceAll();
   });
@@ -151,9 +152,8 @@ void Router::Gone(uint64_t attach) {
 void Router::OnSubmit(RequestPtr request) {
   const RequestNumber number = request->number;
   if (request->deadline != absl::InfiniteFuture()) {
-    queue_->PostAt(request->deadline, [this, number, at = request->deadline] {
-      Abort(number, AbortCause::kDeadline, at);
-    });
+    deadlines_.emplace(request->deadline, number.value);
+    ArmDeadline();
   }
   Known& known = requests_[number.value];
   known.request = std::move(request);
@@ -163,6 +163,28 @@ void Router::OnSubmit(RequestPtr request) {
   } else {
     PlaceAll();
   }
+}
+
+void Router::OnDeadline() {
+  armed_ = absl::InfiniteFuture();
+  while (!deadlines_.empty() && deadlines_.begin()->first <= clock_()) {
+    const auto [at, number] = *deadlines_.begin();
+    deadlines_.erase(deadlines_.begin());
+    Abort(RequestNumber(number), AbortCause::kDeadline, at);
+  }
+  ArmDeadline();
+}
+
+void Router::ArmDeadline() {
+  const absl::Time next = deadlines_.empty() ? absl::InfiniteFuture() : deadlines_.begin()->first;
+  if (next == armed_) return;
+  queue_->ClearTimers();
+  armed_ = next;
+  if (next != absl::InfiniteFuture()) queue_->PostAt(next, [this] { OnDeadline(); });
+}
+
+void Router::ForgetDeadline(const LiveRequest& request) {
+  if (deadlines_.erase({request.deadline, request.number.value}) > 0) ArmDeadline();
 }
 
 void Router::Abort(RequestNumber number, AbortCause cause, absl::Time at) {
@@ -184,6 +206,7 @@ void Router::CloseHere(RequestNumber number, const absl::Status& status) {
   const RequestPtr request = std::move(requests_.at(number.value).request);
   requests_.erase(number.value);
   waiting_.erase(number.value);
+  ForgetDeadline(*request);
   request->closed = true;
   close_(request, status);
 }

@@ -7,6 +7,7 @@
 #include <memory>
 #include <set>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "coordinator/engine/group_engine.h"
@@ -68,6 +69,9 @@ class Router {
   };
 
   void OnSubmit(RequestPtr request);
+  void OnDeadline();
+  void ArmDeadline();  // to be called when deadlines_ changed
+  void ForgetDeadline(const LiveRequest& request);
   // Nobody else sets a request's `abort`.
   void Abort(RequestNumber number, AbortCause cause, absl::Time at);
   void LeaveLine(Known& known);
@@ -82,6 +86,9 @@ class Router {
   std::map<uint64_t, Group> groups_;
   std::map<uint64_t, Known> requests_;  // by number: arrival order
   std::set<uint64_t> waiting_;
+  // Of requests_ that have one. The queue has one timer, at the nearest.
+  std::set<std::pair<absl::Time, uint64_t>> deadlines_;
+  absl::Time armed_ = absl::InfiniteFuture();
 };
 
 }  // namespace rootstock

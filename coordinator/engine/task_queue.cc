@@ -35,6 +35,11 @@ class ThreadTaskQueue : public TaskQueue {
     timers_.emplace(time, std::move(task));
     changed_.notify_one();
   }
+  void ClearTimers() override {
+    std::multimap<absl::Time, Task> timers;  // what they capture goes outside the lock
+    const std::lock_guard lock(mutex_);
+    timers.swap(timers_);
+  }
   void Stop() override {
     {
       const std::lock_guard lock(mutex_);

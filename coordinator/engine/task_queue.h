@@ -23,6 +23,8 @@ class TaskQueue {
   virtual void Post(Task task) = 0;
   // Once, not before `time`.
   virtual void PostAt(absl::Time time, Task task) = 0;
+  // Forgets what PostAt was given and whose time has not come.
+  virtual void ClearTimers() = 0;
   // Returns when no task runs; those not begun are dropped, later ones too. Not from a task.
   virtual void Stop() = 0;
 };

@@ -52,6 +52,11 @@ class ManualExecutor {
     }
   }
   void Advance(absl::Duration by) { now_ += by; }
+  size_t timers() const {
+    size_t n = 0;
+    for (const auto& q : queues_) n += q->timers.size();
+    return n;
+  }
 
  private:
   struct Queue : TaskQueue {
@@ -61,6 +66,7 @@ class ManualExecutor {
     void PostAt(absl::Time time, Task task) override {
       if (!stopped) timers.emplace(time, std::move(task));
     }
+    void ClearTimers() override { timers.clear(); }
     void Stop() override {
       stopped = true;
       tasks.clear();
