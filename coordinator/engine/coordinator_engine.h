@@ -54,11 +54,11 @@ ModelPort MakeModelPort(ModelSpec model);
 struct EngineOptions {
   ServedModel model;
   GroupLimits limits;
-  uint32_t max_queued = 1024;              // requests that have not begun to run
+  uint32_t max_queued = 1024;                              // requests that have not begun to run
   absl::Duration step_timeout = absl::InfiniteDuration();  // a group that takes longer is lost
-  std::string build;                       // groups must be of it; empty: any
-  Clock clock;                             // monotonic
-  std::function<absl::Time()> wall_clock;  // what requests' deadlines are stated in
+  std::string build;                                       // groups must be of it; empty: any
+  Clock clock;                                             // monotonic
+  std::function<absl::Time()> wall_clock;                  // what requests' deadlines are stated in
   TaskQueueFactory queues;
   std::shared_ptr<const EngineMetrics> metrics;
   Registry* registry = nullptr;  // outlives the engine

@@ -236,11 +236,11 @@ void GroupEngine::StepDone(SentStep step, Completion completion) {
     }
     if (!completion.outcome.ok()) {
       // Whatever the group calls it: a plan that it refuses is no fault of the client.
-      CloseRequest(*row.request,
-                   MakeError(absl::StatusCode::kInternal, Reason::kInternal, "command",
-                             absl::StrCat(step.id.value),
-                             absl::StrCat("a step failed: ",
-                                          std::string(completion.outcome.message()))));
+      CloseRequest(
+          *row.request,
+          MakeError(absl::StatusCode::kInternal, Reason::kInternal, "command",
+                    absl::StrCat(step.id.value),
+                    absl::StrCat("a step failed: ", std::string(completion.outcome.message()))));
       continue;
     }
     if (row.output == RowOutput::kNone) continue;

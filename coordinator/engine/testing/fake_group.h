@@ -54,9 +54,9 @@ class FakeGroup {
   uint32_t most_adapters_in_a_step = 0;
   uint64_t plans = 0, ticks = 0, rows = 0, loads = 0, prefetches = 0, drops = 0;
   uint64_t most_result_bytes = 0;  // of one completion's logprobs
-  uint64_t most_wasted_rows = 0;  // of one sequence after its last token
+  uint64_t most_wasted_rows = 0;   // of one sequence after its last token
   bool left = false;
-  absl::Status closed;  // why the coordinator ended the stream
+  absl::Status closed;        // why the coordinator ended the stream
   std::vector<StepPlan> log;  // every plan, when kept
   bool keep_log = false;
   std::set<Digest> residents() const;
