@@ -33,95 +33,37 @@ NewSequence WithSpans(uint32_t slot, std::vector<AdapterSpan> spans) {
 std::vector<Refusal> Refusals() {
   const Digest absent = Sha256Of("absent");
   return {
-      {"UnknownSlot",
-       [] {
-         return StepPlan{{}, {Row(7, 0, {5}, Pages({9}))}};
-       },
-       "rows[0].slot"},
-      {"SlotTwice",
-       [] {
-         return StepPlan{{}, {Row(0, 6, {}, {}), Row(0, 7, {5}, {})}};
-       },
+      {"UnknownSlot", [] { return StepPlan{{}, {Row(7, 0, {5}, Pages({9}))}}; }, "rows[0].slot"},
+      {"SlotTwice", [] { return StepPlan{{}, {Row(0, 6, {}, {}), Row(0, 7, {5}, {})}}; },
        "rows[1].slot"},
-      {"PositionGap",
-       [] {
-         return StepPlan{{}, {Row(0, 7, {}, {})}};
-       },
-       "rows[0].position"},
-      {"PositionBack",
-       [] {
-         return StepPlan{{}, {Row(0, 5, {}, {})}};
-       },
-       "rows[0].position"},
+      {"PositionGap", [] { return StepPlan{{}, {Row(0, 7, {}, {})}}; }, "rows[0].position"},
+      {"PositionBack", [] { return StepPlan{{}, {Row(0, 5, {}, {})}}; }, "rows[0].position"},
       {"NothingSampledYet",
-       [] {
-         return StepPlan{{MakeSequence(2, 4)}, {Row(2, 0, {}, Pages({9}))}};
-       },
+       [] { return StepPlan{{MakeSequence(2, 4)}, {Row(2, 0, {}, Pages({9}))}}; },
        "rows[0].tokens"},
       {"InnerChunkSampledNothing",
-       [] {
-         return StepPlan{{}, {Row(1, 2, {}, {}, RowOutput::kNone)}};
-       },
+       [] { return StepPlan{{}, {Row(1, 2, {}, {}, RowOutput::kNone)}}; }, "rows[0].tokens"},
+      {"TokenOutsideVocabulary", [] { return StepPlan{{}, {Row(0, 6, {FakeModel::kVocab}, {})}}; },
        "rows[0].tokens"},
-      {"TokenOutsideVocabulary",
-       [] {
-         return StepPlan{{}, {Row(0, 6, {FakeModel::kVocab}, {})}};
-       },
-       "rows[0].tokens"},
-      {"NegativeToken",
-       [] {
-         return StepPlan{{}, {Row(0, 6, {-1}, {})}};
-       },
-       "rows[0].tokens"},
-      {"ScratchPage",
-       [] {
-         return StepPlan{{}, {Row(0, 6, {}, Pages({0}))}};
-       },
+      {"NegativeToken", [] { return StepPlan{{}, {Row(0, 6, {-1}, {})}}; }, "rows[0].tokens"},
+      {"ScratchPage", [] { return StepPlan{{}, {Row(0, 6, {}, Pages({0}))}}; }, "rows[0].pages"},
+      {"PageOutOfRange", [] { return StepPlan{{}, {Row(0, 6, {}, Pages({64}))}}; },
        "rows[0].pages"},
-      {"PageOutOfRange",
-       [] {
-         return StepPlan{{}, {Row(0, 6, {}, Pages({64}))}};
-       },
+      {"PageOfAnAdapter", [] { return StepPlan{{}, {Row(0, 6, {}, Pages({40}))}}; },
        "rows[0].pages"},
-      {"PageOfAnAdapter",
-       [] {
-         return StepPlan{{}, {Row(0, 6, {}, Pages({40}))}};
-       },
-       "rows[0].pages"},
-      {"TooFewPages",
-       [] {
-         return StepPlan{{}, {Row(0, 6, Prompt(3), {})}};
-       },
-       "rows[0].pages"},
-      {"SamplesInsideThePrompt",
-       [] {
-         return StepPlan{{}, {Row(1, 2, {7}, {})}};
-       },
+      {"TooFewPages", [] { return StepPlan{{}, {Row(0, 6, Prompt(3), {})}}; }, "rows[0].pages"},
+      {"SamplesInsideThePrompt", [] { return StepPlan{{}, {Row(1, 2, {7}, {})}}; },
        "rows[0].output"},
       {"PromptLogprobsNotAskedFor",
-       [] {
-         return StepPlan{{}, {Row(1, 2, {7}, {}, RowOutput::kPromptLogprobs)}};
-       },
+       [] { return StepPlan{{}, {Row(1, 2, {7}, {}, RowOutput::kPromptLogprobs)}}; },
        "rows[0].output"},
-      {"SlotInUse",
-       [] {
-         return StepPlan{{MakeSequence(0, 2)}, {}};
-       },
-       "new_sequences[0].slot"},
-      {"NewSlotTwice",
-       [] {
-         return StepPlan{{MakeSequence(2, 2), MakeSequence(2, 2)}, {}};
-       },
+      {"SlotInUse", [] { return StepPlan{{MakeSequence(0, 2)}, {}}; }, "new_sequences[0].slot"},
+      {"NewSlotTwice", [] { return StepPlan{{MakeSequence(2, 2), MakeSequence(2, 2)}, {}}; },
        "new_sequences[1].slot"},
-      {"OverTheContext",
-       [] {
-         return StepPlan{{MakeSequence(2, 151)}, {}};
-       },
+      {"OverTheContext", [] { return StepPlan{{MakeSequence(2, 151)}, {}}; },
        "new_sequences[0].num_tokens"},
       {"NothingLeftToRun",
-       [] {
-         return StepPlan{{MakeSequence(2, 4)}, {Row(2, 4, {5}, Pages({9, 10}))}};
-       },
+       [] { return StepPlan{{MakeSequence(2, 4)}, {Row(2, 4, {5}, Pages({9, 10}))}}; },
        "rows[0].position"},
       {"TooManyTokens",
        [] {
@@ -137,15 +79,9 @@ std::vector<Refusal> Refusals() {
                          {Row(2, 0, Prompt(4), Pages({9}))}};
        },
        "rows[0].adapter"},
-      {"SpansOverlap",
-       [] {
-         return StepPlan{{WithSpans(2, {{0, 3, {}}, {2, 0, {}}})}, {}};
-       },
+      {"SpansOverlap", [] { return StepPlan{{WithSpans(2, {{0, 3, {}}, {2, 0, {}}})}, {}}; },
        "new_sequences[0].spans[1].begin"},
-      {"SpanAfterAnOpenOne",
-       [] {
-         return StepPlan{{WithSpans(2, {{0, 0, {}}, {2, 3, {}}})}, {}};
-       },
+      {"SpanAfterAnOpenOne", [] { return StepPlan{{WithSpans(2, {{0, 0, {}}, {2, 3, {}}})}, {}}; },
        "new_sequences[0].spans[1].begin"},
   };
 }
