@@ -68,7 +68,13 @@ run_preset() {
 
 cd "$ROOT" || exit 1
 launcher=()
-run_preset dev -- ${only:+-R "$only"}
+# Tests of the CUDA kernels are built wherever there is a toolkit, and run where there is a GPU.
+gpu=()
+if ! nvidia-smi -L >/dev/null 2>&1; then
+  gpu=(-LE gpu)
+  times+=("no GPU here: tests labelled gpu were not run")
+fi
+run_preset dev -- ${gpu[@]+"${gpu[@]}"} ${only:+-R "$only"}
 if [ $quick = 0 ]; then
   run_preset asan sanitized_tests -- -L sanitized
   # The thread sanitizer's shadow memory does not fit every address space layout.

@@ -1,7 +1,7 @@
 # Compiler flags, ccache and sanitizers for every target.
 option(ROOTSTOCK_TESTS "Build unit and integration tests" ON)
 option(ROOTSTOCK_ASSERTIONS "Keep assertions in optimised builds" OFF)
-option(ROOTSTOCK_CUDA "Build the CUDA backend (needs a CUDA toolkit)" OFF)
+set(ROOTSTOCK_CUDA AUTO CACHE STRING "Build the CUDA backend: ON, OFF, or AUTO: where there is a toolkit")
 set(ROOTSTOCK_SANITIZE "" CACHE STRING "Sanitizers, as -fsanitize takes them; empty for none")
 
 set(CMAKE_CXX_STANDARD 20)

@@ -6,6 +6,10 @@
 #   tsan where several threads meet.
 # rootstock_mpi_run(NAME RANKS)
 #   Runs a rootstock_test's binary once more, as RANKS processes under mpirun.
+# rootstock_cuda_library(NAME SOURCES a.cu b.cc … DEPS lib …)
+#   Kernels and their launchers; call it only if(ROOTSTOCK_WITH_CUDA).
+# rootstock_gpu_test(NAME SOURCES a_test.cu … DEPS lib …)
+#   Built wherever there is a toolkit, run (ctest label gpu) where there is a GPU.
 # rootstock_python_test(NAME FILE.py [TIMEOUT seconds] [ARGS …])
 #   Runs a script, or the unittest cases of a *_test.py in its own folder, with the tests' Python
 #   environment when there is one, else with the system's.
@@ -64,6 +68,25 @@ function(rootstock_test NAME)
     set_tests_properties(${NAME} PROPERTIES LABELS sanitized)
     add_dependencies(sanitized_tests ${NAME})
   endif()
+endfunction()
+
+function(rootstock_cuda_library NAME)
+  rootstock_library(${NAME} ${ARGN})
+  target_link_libraries(${NAME} PUBLIC CUDA::cudart_static)
+  target_compile_options(${NAME} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr>)
+endfunction()
+
+function(rootstock_gpu_test NAME)
+  if(NOT ROOTSTOCK_TESTS)
+    return()
+  endif()
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  add_executable(${NAME} ${ARG_SOURCES})
+  target_include_directories(${NAME} PRIVATE ${PROJECT_SOURCE_DIR})
+  target_link_libraries(${NAME} PRIVATE ${ARG_DEPS} GTest::gmock_main)
+  set_target_properties(${NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/gpu_tests)
+  add_test(NAME ${NAME} COMMAND ${NAME})
+  set_tests_properties(${NAME} PROPERTIES TIMEOUT 300 LABELS gpu)
 endfunction()
 
 function(rootstock_mpi_run NAME RANKS)

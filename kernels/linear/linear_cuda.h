@@ -1,0 +1,38 @@
+// Linear layers on the GPU.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "kernels/cuda/types.h"
+
+namespace rootstock::kernels::cuda {
+
+// out [m, n] = x [m, k] · wᵀ + bias [n]; sums in f32. w [n, k] row-major.
+struct LinearArgs {
+  Type type = Type::kBF16;  // of x, w
+  const void* x = nullptr;
+  int m = 0;
+  const void* w = nullptr;
+  int n = 0;
+  int k = 0;
+  const float* bias = nullptr;  // null: none
+  Type out_type = Type::kBF16;
+  void* out = nullptr;
+};
+
+// Chooses between our weight-streaming kernel (few rows) and cuBLASLt by a table that is part of
+// the program: the same shape takes the same algorithm in every run. Owns cuBLASLt's handle and a
+// workspace. *One stream at a time.*
+class Linear {
+ public:
+  virtual ~Linear() = default;
+  // Empty on success, else why not (no such shape, a library's error).
+  virtual std::string Run(const LinearArgs& args, cudaStream_t stream) = 0;
+  virtual size_t workspace_bytes() const = 0;
+};
+
+// On the current device. Null and `error` when cuBLASLt can't be set up.
+std::unique_ptr<Linear> MakeLinear(std::string* error);
+
+}  // namespace rootstock::kernels::cuda

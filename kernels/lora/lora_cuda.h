@@ -1,0 +1,75 @@
+// Batched LoRA on the GPU: shrink, and what the consumers of a projection need to add its expand.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cuda/types.h"
+
+namespace rootstock::kernels::cuda {
+
+constexpr int kModules = 7;         // q k v o gate up down: common/model's Module
+constexpr int kMaxLoraTargets = 3;  // of one fused projection
+constexpr int kMaxLoraRank = 256;
+
+// An adapter at one (layer, module) in device memory. Row r of A [lora_rank, in] lies at
+// slab + 128 · a[r], row r of Bᵀ [lora_rank, out] at slab + 128 · b[r], of the compute type.
+struct LoraSiteEntry {
+  const uint32_t* a = nullptr;
+  const uint32_t* b = nullptr;
+  int32_t lora_rank = 0;  // 0: the adapter leaves this module alone
+  float scale = 0.0f;
+};
+
+// Tokens that run with one adapter.
+struct LoraGroupEntry {
+  const LoraSiteEntry* sites = nullptr;  // [num_layers · kModules], layer-major, device memory
+  int32_t begin = 0;                     // of its members
+  int32_t count = 0;
+};
+
+// The adapters of a step, in device memory at fixed addresses; the content changes between replays.
+// Members are (token, adapter) pairs, grouped by adapter, tokens ascending in a group. A token that
+// several adapters run on (stacked) is in several groups, summed in the order of the groups.
+struct LoraStep {
+  const std::byte* slab = nullptr;
+  Type type = Type::kBF16;
+  const int32_t* num_groups = nullptr;     // [1]; 0: nothing to do
+  const LoraGroupEntry* groups = nullptr;  // [num_groups]
+  const int32_t* tokens = nullptr;         // [members]
+  const float* scales = nullptr;           // [members] times the site's scale
+  const int32_t* token_begin = nullptr;    // [tokens + 1]: a token's range in token_members
+  const int32_t* token_members = nullptr;  // [members], in the order of their groups
+  const int32_t* member_group = nullptr;   // [members]
+  int max_groups = 0;                      // capacities, for grids
+  int max_members = 0;
+  float* v = nullptr;  // scratch of VFloats(...) floats, written by Shrink, read by consumers
+  size_t v_floats = 0;
+};
+
+// The modules of a fused projection, in column order.
+struct LoraTargets {
+  int layer = 0;
+  int count = 0;  // 0: no LoRA at this site
+  int module[kMaxLoraTargets] = {};
+  int column[kMaxLoraTargets] = {};    // first output column
+  int features[kMaxLoraTargets] = {};  // outputs on this rank
+  int in = 0;                          // inputs on this rank
+};
+
+// Floats of LoraStep::v for a step of at most max_members members at projections of at most
+// max_in inputs.
+size_t VFloats(int max_members, int max_in);
+
+// v = x [tokens, in] · Aᵀ for every member and target, in f32, split over `in` in a fixed way.
+// For decode (few members a group) and prefill; which of two kernels runs depends on
+// `num_tokens`, the step's token capacity, alone.
+void LoraShrink(const LoraStep& step, const LoraTargets& targets, const void* x, int num_tokens,
+                cudaStream_t stream);
+
+// out [tokens, width] += scale · v · B in each target's columns: on its own, for sites whose
+// consumer can't do it (a collective comes between).
+void LoraExpand(const LoraStep& step, const LoraTargets& targets, int width, void* out,
+                int num_tokens, cudaStream_t stream);
+
+}  // namespace rootstock::kernels::cuda
