@@ -35,6 +35,8 @@ namespace {
 constexpr int kRequestThreads = 2;
 constexpr int kAdminThreads = 2;
 constexpr size_t kMaxWaitingAdmin = 256;
+constexpr int kRegistrationThreads = 2;
+constexpr size_t kMaxWaitingRegistrations = 64;
 constexpr absl::Duration kLastAnswers = absl::Seconds(1);
 
 struct Model {
@@ -151,7 +153,7 @@ struct Coordinator::Parts {
   std::unique_ptr<MetricsServer> metrics_server;
   std::unique_ptr<Frontend> frontend;
   std::unique_ptr<CoordinatorEngine> engine;
-  std::unique_ptr<WorkPool> request_pool, admin_pool;
+  std::unique_ptr<WorkPool> request_pool, admin_pool, registrations;
   std::unique_ptr<InferenceService> inference;
   std::unique_ptr<AdaptersService> adapters;
   std::unique_ptr<ClusterService> cluster;
@@ -223,9 +225,11 @@ void Coordinator::Parts::MakeEngine() {
 void Coordinator::Parts::MakeServices() {
   request_pool = std::make_unique<WorkPool>(kRequestThreads, options.max_queue);
   admin_pool = std::make_unique<WorkPool>(kAdminThreads, kMaxWaitingAdmin);
+  registrations =
+      std::make_unique<WorkPool>(kRegistrationThreads, kMaxWaitingRegistrations, "registrations");
   inference = std::make_unique<InferenceService>(engine.get(), frontend.get(), request_pool.get());
-  adapters =
-      std::make_unique<AdaptersService>(registry.get(), engine.get(), model.spec, admin_pool.get());
+  adapters = std::make_unique<AdaptersService>(registry.get(), engine.get(), model.spec,
+                                               admin_pool.get(), registrations.get());
   cluster = std::make_unique<ClusterService>(
       ClusterFacts{
           .version = ROOTSTOCK_VERSION,

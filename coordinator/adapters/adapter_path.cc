@@ -31,7 +31,7 @@ absl::Status CheckAdapterName(const std::string& name) {
                     });
   if (good) return absl::OkStatus();
   return InvalidField(Reason::kInvalidArgument, "name", name,
-                      "adapter names are [a-z0-9][a-z0-9._-]{0,62}");
+                      "must match [a-z0-9][a-z0-9._-]{0,62} (adapter names)");
 }
 
 absl::StatusOr<fs::path> ResolveAdapterPath(const fs::path& root, const std::string& path) {

@@ -19,6 +19,16 @@ TEST(AdapterName, TakesThePatternOnly) {
                           "a234567890123456789012345678901234567890123456789012345678901234"}) {
     EXPECT_FALSE(CheckAdapterName(bad).ok()) << bad;
   }
+  // The refusal names field, value and rule; an absurd value is cut.
+  EXPECT_EQ(std::string(CheckAdapterName("a/b").message()),
+            "name=a/b: must match [a-z0-9][a-z0-9._-]{0,62} (adapter names)");
+  const auto detail = GetErrorDetail(CheckAdapterName("a/b"));
+  ASSERT_TRUE(detail.has_value());
+  EXPECT_EQ(detail->field, "name");
+  EXPECT_EQ(detail->value, "a/b");
+  const std::string text(CheckAdapterName(std::string(1 << 20, 'A')).message());
+  EXPECT_LT(text.size(), 400u);
+  EXPECT_NE(text.find("{0,62}"), std::string::npos);
 }
 
 class AdapterPath : public testing::Test {

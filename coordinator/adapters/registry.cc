@@ -117,18 +117,13 @@ absl::StatusOr<AdapterEntry> Registry::Get(const std::string& name,
   return entry;
 }
 
-absl::StatusOr<std::vector<AdapterEntry>> Registry::List(const std::string& tenant) const {
-  const std::lock_guard database_lock(impl_->database_mutex);
+std::vector<AdapterEntry> Registry::List(const std::string& tenant, const std::string& after,
+                                         size_t limit) const {
+  const std::lock_guard lock(impl_->shared->mutex);
   std::vector<AdapterEntry> out;
-  {
-    const std::lock_guard lock(impl_->shared->mutex);
-    for (auto it = impl_->names.lower_bound({tenant, ""});
-         it != impl_->names.end() && it->first.first == tenant; ++it) {
-      out.push_back(impl_->Describe(it->first, it->second));
-    }
-  }
-  for (AdapterEntry& entry : out) {
-    ASSIGN_OR_RETURN(entry.receipt_json, impl_->store->Receipt(entry.digest));
+  for (auto it = impl_->names.upper_bound({tenant, after});
+       it != impl_->names.end() && it->first.first == tenant && out.size() < limit; ++it) {
+    out.push_back(impl_->Describe(it->first, it->second));
   }
   return out;
 }

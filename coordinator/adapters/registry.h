@@ -30,7 +30,7 @@ struct AdapterEntry {
   AdapterState state = AdapterState::kActive;
   Digest digest;
   uint64_t blob_bytes = 0;
-  std::string receipt_json;
+  std::string receipt_json;  // empty in a list
   int64_t registered_unix_ms = 0;
   int64_t last_used_unix_ms = 0;  // since the coordinator's start; 0: never
 };
@@ -42,8 +42,8 @@ struct UnregisteredAdapter {
 };
 
 // SQLite in WAL mode, synchronous FULL: what was acknowledged survives any crash, what failed
-// left nothing. Content lies in DATA/blobs by digest. *Thread-safe*; Resolve and FindDigest never
-// wait for a disk.
+// left nothing. Content lies in DATA/blobs by digest. *Thread-safe*; Resolve, FindDigest and List
+// never wait for a disk.
 class Registry {
  public:
   // Raises the incarnation durably.
@@ -63,7 +63,9 @@ class Registry {
   absl::StatusOr<UnregisteredAdapter> Unregister(const std::string& name,
                                                  const std::string& tenant);
   absl::StatusOr<AdapterEntry> Get(const std::string& name, const std::string& tenant) const;
-  absl::StatusOr<std::vector<AdapterEntry>> List(const std::string& tenant) const;
+  // At most `limit` entries whose names come after `after`, by name.
+  std::vector<AdapterEntry> List(const std::string& tenant, const std::string& after,
+                                 size_t limit) const;
   size_t size() const;  // names, all tenants
 
   // Binds a name to its content. NOT_FOUND/unknown_model, the same text for foreign names.

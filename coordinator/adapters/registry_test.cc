@@ -98,7 +98,7 @@ TEST_F(RegistryTest, A3UnknownAndForeignNamesAreNotFoundInTheSameWords) {
   EXPECT_THAT(std::string(foreign.message()), testing::Not(HasSubstr("other")));
   EXPECT_EQ(registry_->Get("a", "default").status().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(registry_->Unregister("a", "default").status().code(), absl::StatusCode::kNotFound);
-  EXPECT_TRUE(registry_->List("default")->empty());
+  EXPECT_TRUE(registry_->List("default", "", 10).empty());
   EXPECT_TRUE(registry_->Resolve("a", "other").ok());
 }
 

@@ -2,13 +2,16 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "coordinator/ctl/commands.h"
 #include "rootstock/v1/adapters.grpc.pb.h"
 
 namespace rootstock {
 namespace {
 
-std::string Places(const v1::Adapter& adapter) {
+// Of an Adapter or an AdapterSummary.
+template <typename Message>
+std::string Places(const Message& adapter) {
   std::string out;
   for (const v1::Residency& place : adapter.residency()) {
     absl::StrAppend(&out, out.empty() ? "" : ", ", place.tier(), " of ", place.group(), " (",
@@ -19,7 +22,8 @@ std::string Places(const v1::Adapter& adapter) {
 
 void PrintReceipt(const v1::Adapter& adapter) {
   const v1::Receipt& receipt = adapter.receipt();
-  std::printf("adapter   %s\ndigest    %s\n", adapter.name().c_str(), adapter.digest().c_str());
+  std::printf("adapter   %s, %s\ndigest    %s\n", adapter.name().c_str(), adapter.state().c_str(),
+              adapter.digest().c_str());
   std::printf("file      %s, largest rounding %.3g, %llu bytes stored\n",
               receipt.file_dtype().c_str(), receipt.max_rounding(),
               static_cast<unsigned long long>(receipt.blob_bytes()));
@@ -84,22 +88,30 @@ int ShowAdapter(const ClientOptions& options, const std::string& name) {
 }
 
 int ListAdapters(const ClientOptions& options) {
-  grpc::ClientContext context;
-  SetDeadline(options, context);
+  const auto stub = Stub(options);
   v1::ListAdaptersRequest request;
   request.set_tenant(options.tenant);
-  v1::ListAdaptersResponse response;
-  const grpc::Status status = Stub(options)->List(&context, request, &response);
-  if (!status.ok()) return Fail(options, status, context);
+  v1::ListAdaptersResponse all;
+  do {
+    grpc::ClientContext context;
+    SetDeadline(options, context);
+    v1::ListAdaptersResponse page;
+    const grpc::Status status = stub->List(&context, request, &page);
+    if (!status.ok()) return Fail(options, status, context);
+    all.MergeFrom(page);
+    request.set_page_token(page.next_page_token());
+  } while (!request.page_token().empty());
+  all.clear_next_page_token();
   if (options.json) {
-    PrintJson(response);
+    PrintJson(all);
     return kExitOk;
   }
-  std::vector<std::vector<std::string>> rows = {{"name", "digest", "modules", "bytes", "resident"}};
-  for (const v1::Adapter& adapter : response.adapters()) {
-    rows.push_back({adapter.name(), adapter.digest().substr(0, 12),
-                    absl::StrCat(adapter.receipt().modules_size()),
-                    absl::StrCat(adapter.receipt().blob_bytes()), Places(adapter)});
+  std::vector<std::vector<std::string>> rows = {
+      {"name", "digest", "state", "lora_ranks", "modules", "bytes", "resident"}};
+  for (const v1::AdapterSummary& adapter : all.adapters()) {
+    rows.push_back({adapter.name(), adapter.digest().substr(0, 12), adapter.state(),
+                    absl::StrJoin(adapter.lora_ranks(), ","), absl::StrCat(adapter.modules()),
+                    absl::StrCat(adapter.blob_bytes()), Places(adapter)});
   }
   PrintTable(rows);
   return kExitOk;

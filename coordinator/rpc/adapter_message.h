@@ -1,17 +1,48 @@
 // What clients read of an adapter: its entry, receipt, and where it is.
 #pragma once
 
+#include <map>
+#include <optional>
+#include <vector>
+
 #include "absl/status/status.h"
 #include "common/model/model_spec.h"
+#include "common/tp/tp.h"
 #include "coordinator/adapters/registry.h"
 #include "coordinator/engine/engine.h"
 #include "rootstock/v1/adapters.pb.h"
 
 namespace rootstock {
 
-// `content` may be null; the receipt has no page counts then. INTERNAL when the stored receipt
-// can't be read.
-absl::Status FillAdapter(const AdapterEntry& entry, const AdapterHandle& content,
-                         const EngineStatus& status, const ModelSpec& model, v1::Adapter* out);
+// Adapters as they were at one moment of the groups: any number of messages out of one status.
+// Immutable; the model outlives it.
+class AdapterMessages {
+ public:
+  AdapterMessages(const EngineStatus& status, const ModelSpec& model);
+
+  // `content` may be null: there are no page counts and no modules then. INTERNAL when the stored
+  // receipt can't be read.
+  absl::Status Fill(const AdapterEntry& entry, const AdapterHandle& content,
+                    v1::Adapter* out) const;
+  void Fill(const AdapterEntry& entry, const AdapterHandle& content, v1::AdapterSummary* out) const;
+
+ private:
+  using PagesList = google::protobuf::RepeatedPtrField<v1::GroupPages>;
+  using ResidencyList = google::protobuf::RepeatedPtrField<v1::Residency>;
+
+  struct Group {
+    std::string name;
+    std::optional<TpPlan> tp;
+    DType compute_dtype = DType::kF32;
+    uint32_t page_bytes = 0;
+    std::map<Digest, uint32_t> resident;  // pages
+  };
+
+  void AddPages(const AdapterHandle& content, PagesList* out) const;
+  void AddResidency(const Digest& digest, ResidencyList* out) const;
+
+  const ModelSpec& model_;
+  std::vector<Group> groups_;
+};
 
 }  // namespace rootstock

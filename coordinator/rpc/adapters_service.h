@@ -17,8 +17,10 @@ namespace rootstock {
 // Thread-safe.
 class AdaptersService {
  public:
-  // All but the model outlive the service's server. The pool's threads read and check adapters.
-  AdaptersService(Registry* registry, Engine* engine, ModelSpec model, WorkPool* pool);
+  // All but the model outlive the service's server. Registrations, which read and check whole
+  // directories, run on a pool of their own: however slow they are, the other calls go on.
+  AdaptersService(Registry* registry, Engine* engine, ModelSpec model, WorkPool* pool,
+                  WorkPool* registrations);
   ~AdaptersService();
   grpc::Service* service();
 

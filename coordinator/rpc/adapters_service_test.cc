@@ -1,91 +1,16 @@
 #include "coordinator/rpc/adapters_service.h"
 
-#include <grpcpp/grpcpp.h>
+#include <vector>
 
-#include <filesystem>
-
-#include "absl/strings/str_cat.h"
-#include "common/base/status.h"
-#include "coordinator/rpc/fake_engine.h"
-#include "coordinator/rpc/server.h"
+#include "coordinator/rpc/adapters_service_fixture.h"
 #include "gmock/gmock.h"
-#include "gtest/gtest.h"
-#include "rootstock/v1/adapters.grpc.pb.h"
 #include "rootstock/v1/types.pb.h"
 
 namespace rootstock {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-constexpr char kReceipt[] =
-    R"({"file_dtype": "F32", "max_rounding": 0.001, "base_model_name": "x/y",
-        "modules": [{"module": "model.layers.0.self_attn.q_proj", "lora_rank": 4, "scale": 0.5,
-                     "delta_frobenius": 1.25}], "harmless_fields": ["lora_dropout"]})";
-
-// Any directory but "bad" is an adapter on layer 0's q, its content the directory's name.
-absl::StatusOr<LoadedAdapter> LoadFake(const std::filesystem::path& directory) {
-  const std::string name = directory.filename();
-  if (name == "bad") {
-    return InvalidField(Reason::kDora, "use_dora", "true", "not served");
-  }
-  LoraSpec spec{{{.layer = 0, .module = Module::kQ, .lora_rank = 4, .scale = 0.5f}}};
-  return LoadedAdapter{Sha256Of(name), spec, kReceipt, name};
-}
-
-class AdaptersServiceTest : public ::testing::Test {
- protected:
-  void SetUp() override {
-    root_ = std::filesystem::path(::testing::TempDir()) / "adapters_service_test";
-    std::filesystem::remove_all(root_);
-    for (const char* name : {"one", "two", "bad"}) {
-      std::filesystem::create_directories(root_ / "adapters" / name);
-    }
-    auto registry = Registry::Open({.data_dir = root_ / "data",
-                                    .adapter_root = root_ / "adapters",
-                                    .base_name = "base",
-                                    .loader = LoadFake,
-                                    .unix_ms = [] { return int64_t{1000}; }});
-    ASSERT_TRUE(registry.ok()) << registry.status();
-    registry_ = *std::move(registry);
-    auto model = LoadModelSpec(ROOTSTOCK_SOURCE_DIR "/tests/cases/models/tiny-llama");
-    ASSERT_TRUE(model.ok()) << model.status();
-    service_ = std::make_unique<AdaptersService>(registry_.get(), &engine_, *model, &pool_);
-    auto server = RpcServer::Start("127.0.0.1:0", {service_->service()});
-    ASSERT_TRUE(server.ok());
-    server_ = *std::move(server);
-    stub_ = v1::Adapters::NewStub(grpc::CreateChannel(absl::StrCat("127.0.0.1:", server_->port()),
-                                                      grpc::InsecureChannelCredentials()));
-  }
-
-  grpc::Status Register(const std::string& name, const std::string& path, v1::Adapter* out) {
-    context_ = std::make_unique<grpc::ClientContext>();
-    v1::RegisterRequest request;
-    request.set_name(name);
-    request.set_path(path);
-    v1::RegisterResponse response;
-    const grpc::Status status = stub_->Register(context_.get(), request, &response);
-    *out = response.adapter();
-    return status;
-  }
-  uint64_t Unregister(const std::string& name) {
-    grpc::ClientContext context;
-    v1::UnregisterRequest request;
-    request.set_name(name);
-    v1::UnregisterResponse response;
-    EXPECT_TRUE(stub_->Unregister(&context, request, &response).ok());
-    return response.freed_bytes();
-  }
-
-  std::filesystem::path root_;
-  FakeEngine engine_;
-  WorkPool pool_{2, 16};
-  std::unique_ptr<Registry> registry_;
-  std::unique_ptr<AdaptersService> service_;
-  std::unique_ptr<RpcServer> server_;
-  std::unique_ptr<v1::Adapters::Stub> stub_;
-  std::unique_ptr<grpc::ClientContext> context_;
-};
 
 TEST_F(AdaptersServiceTest, RegisterGetListUnregister) {
   GroupStatus group;
@@ -108,13 +33,25 @@ TEST_F(AdaptersServiceTest, RegisterGetListUnregister) {
   EXPECT_EQ(adapter.residency(0).bytes(), 2u * 65536);
 
   ASSERT_TRUE(Register("other", "two", &adapter).ok());
-  grpc::ClientContext context;
   v1::ListAdaptersResponse list;
-  ASSERT_TRUE(stub_->List(&context, v1::ListAdaptersRequest(), &list).ok());
-  EXPECT_EQ(list.adapters_size(), 2);
+  ASSERT_TRUE(List({}, &list).ok());
+  ASSERT_EQ(list.adapters_size(), 2);
+  EXPECT_EQ(list.adapters(0).name(), "other");
+  const v1::AdapterSummary& summary = list.adapters(1);
+  EXPECT_EQ(summary.name(), "pirate");
+  EXPECT_EQ(summary.tenant(), "default");
+  EXPECT_EQ(summary.digest(), Sha256Of("one").Hex());
+  EXPECT_EQ(summary.state(), "active");
+  EXPECT_EQ(summary.modules(), 1u);
+  EXPECT_THAT(summary.lora_ranks(), ElementsAre(4));
+  EXPECT_EQ(summary.blob_bytes(), 3u);
+  EXPECT_EQ(summary.pages(0).group(), "g0");
+  EXPECT_EQ(summary.pages(0).pages(), 1u);
+  EXPECT_EQ(summary.residency(0).pages(), 2u);
+  EXPECT_EQ(summary.registered_unix_ms(), 1000);
 
   EXPECT_EQ(Unregister("pirate"), 3u);
-  EXPECT_THAT(engine_.dropped, ::testing::ElementsAre(Sha256Of("one")));
+  EXPECT_THAT(engine_.dropped, ElementsAre(Sha256Of("one")));
   grpc::ClientContext gone;
   v1::GetAdapterRequest request;
   request.set_name("pirate");
@@ -142,9 +79,57 @@ TEST_F(AdaptersServiceTest, RefusalsCarryTheirReason) {
   v1::ErrorDetail detail;
   detail.ParseFromArray(it->second.data(), static_cast<int>(it->second.size()));
   EXPECT_EQ(detail.reason(), "dora");
+  const grpc::Status named = Register("Pirate King", "one", &adapter);
+  EXPECT_EQ(named.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(named.error_message(),
+            "name=Pirate King: must match [a-z0-9][a-z0-9._-]{0,62} (adapter names)");
   EXPECT_FALSE(Register("pirate", "../../etc", &adapter).ok());
   ASSERT_TRUE(Register("pirate", "one", &adapter).ok());  // nothing was left behind
   EXPECT_EQ(Register("pirate", "two", &adapter).error_code(), grpc::StatusCode::ALREADY_EXISTS);
+}
+
+// Registrations that read slowly hold up neither reads nor removals; what finds no room among them
+// is told so.
+TEST_F(AdaptersServiceTest, SlowRegistrationsBlockNoOtherCall) {
+  v1::Adapter adapter;
+  ASSERT_TRUE(Register("quick", "one", &adapter).ok());
+  constexpr int kCalls = 4;  // two are read, one waits, one is refused
+  grpc::CompletionQueue queue;
+  std::vector<grpc::ClientContext> contexts(kCalls);
+  std::vector<v1::RegisterResponse> responses(kCalls);
+  std::vector<grpc::Status> statuses(kCalls);
+  for (int i = 0; i < kCalls; ++i) {
+    v1::RegisterRequest request;
+    request.set_name(absl::StrCat("slow-", i));
+    request.set_path("slow");
+    contexts[i].set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
+    stub_->AsyncRegister(&contexts[i], request, &queue)
+        ->Finish(&responses[i], &statuses[i], &statuses[i]);
+    if (i < 2) gate_.WaitForReaders(i + 1);
+  }
+  void* refused = nullptr;
+  bool ok = false;
+  ASSERT_TRUE(queue.Next(&refused, &ok));
+  const auto& status = *static_cast<grpc::Status*>(refused);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(status.error_message(), HasSubstr("too many registrations wait"));
+
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
+  v1::GetAdapterRequest get;
+  get.set_name("quick");
+  EXPECT_TRUE(stub_->Get(&context, get, &adapter).ok());
+  v1::ListAdaptersResponse list;
+  EXPECT_TRUE(List({}, &list).ok());
+  EXPECT_EQ(list.adapters_size(), 1);
+  EXPECT_EQ(Unregister("quick"), 3u);
+
+  gate_.Open();
+  for (int i = 1; i < kCalls; ++i) {
+    void* done = nullptr;
+    ASSERT_TRUE(queue.Next(&done, &ok));
+    EXPECT_TRUE(static_cast<grpc::Status*>(done)->ok());
+  }
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // An Engine whose every move a test makes.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <map>
 #include <memory>
@@ -38,7 +39,10 @@ class FakeEngine : public Engine {
     cancelled_.push_back(request.value);
     wake_.notify_all();
   }
-  EngineStatus Status() const override { return status; }
+  EngineStatus Status() const override {
+    ++status_calls;
+    return status;
+  }
   absl::Status Drain(absl::Time) override { return absl::OkStatus(); }
   absl::Status DrainGroup(const std::string& group) override {
     return group == "g0" ? absl::OkStatus() : absl::NotFoundError("group=" + group + ": none");
@@ -59,6 +63,7 @@ class FakeEngine : public Engine {
   // Set before the calls that they are for.
   absl::Status refusal;
   EngineStatus status;
+  mutable std::atomic<int> status_calls = 0;
   std::vector<Digest> dropped;
 
  private:

@@ -28,7 +28,7 @@ void GenerateCall::Begin(const v1::GenerateRequest& wire, WorkPool* pool) {
   }
   const bool taken = pool->Post(
       [self = self_, request = *std::move(request)]() mutable { self->Admit(std::move(request)); });
-  if (!taken) End(TooBusy());
+  if (!taken) End(TooBusy(*pool));
 }
 
 void GenerateCall::Admit(GenerateRequest request) {

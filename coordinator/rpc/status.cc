@@ -5,6 +5,7 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "rootstock/v1/types.pb.h"
 
@@ -36,9 +37,9 @@ grpc::Status ToGrpcStatus(const absl::Status& status, grpc::CallbackServerContex
   return {static_cast<grpc::StatusCode>(status.code()), std::string(status.message())};
 }
 
-absl::Status TooBusy() {
+absl::Status TooBusy(const WorkPool& pool) {
   return MakeError(absl::StatusCode::kResourceExhausted, Reason::kQueueFull, "request", "",
-                   "too many calls wait; try again later");
+                   absl::StrCat("too many ", pool.what(), " wait; try again later"));
 }
 
 grpc::ServerUnaryReactor* RunUnary(grpc::CallbackServerContext* context, WorkPool* pool,
@@ -47,7 +48,7 @@ grpc::ServerUnaryReactor* RunUnary(grpc::CallbackServerContext* context, WorkPoo
   const bool taken = pool->Post([context, reactor, work = std::move(work)] {
     reactor->Finish(ToGrpcStatus(work(), context));
   });
-  if (!taken) reactor->Finish(ToGrpcStatus(TooBusy(), context));
+  if (!taken) reactor->Finish(ToGrpcStatus(TooBusy(*pool), context));
   return reactor;
 }
 

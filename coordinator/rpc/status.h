@@ -19,7 +19,7 @@ namespace rootstock {
 grpc::Status ToGrpcStatus(const absl::Status& status, grpc::CallbackServerContext* context);
 
 // RESOURCE_EXHAUSTED / queue_full: a WorkPool took no more.
-absl::Status TooBusy();
+absl::Status TooBusy(const WorkPool& pool);
 
 // Answers a unary call with what `work` returns, on the pool.
 grpc::ServerUnaryReactor* RunUnary(grpc::CallbackServerContext* context, WorkPool* pool,

@@ -4,7 +4,8 @@
 
 namespace rootstock {
 
-WorkPool::WorkPool(int threads, size_t max_waiting) : max_waiting_(max_waiting) {
+WorkPool::WorkPool(int threads, size_t max_waiting, std::string what)
+    : max_waiting_(max_waiting), what_(std::move(what)) {
   for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { Run(); });
 }
 

@@ -83,18 +83,22 @@ class MetricsTest(unittest.TestCase):
                          len(ADAPTERS))
         self.assertEqual(self.cluster.metric("adapters", state="active"), len(ADAPTERS))
 
-    def test_series_do_not_grow_with_adapters(self):
+    def test_many_adapters_are_all_listed_and_series_do_not_grow(self):
         def series():
             return sorted(line.rsplit(" ", 1)[0] for line in self.cluster.scrape().splitlines()
                           if line.startswith("rootstock_"))
         before = series()
-        for i in range(40):
-            self.assertEqual(self.cluster.register(f"extra-{i}", ADAPTERS[i % 4]).code, 0)
-            if i % 10 == 0:
-                self.cluster.generate(f"extra-{i}", PROBE["prompt"], 2)
+        extra = {f"extra-{i}" for i in range(110)}  # more than a page of List
+        for i, name in enumerate(sorted(extra)):
+            self.assertEqual(self.cluster.register(name, ADAPTERS[i % 4]).code, 0)
+            if i % 30 == 0:
+                self.cluster.generate(name, PROBE["prompt"], 2)
         self.assertEqual(series(), before)
-        for i in range(40):
-            self.cluster.ctl("adapter", "rm", f"extra-{i}")
+        listed = self.cluster.ctl("adapter", "list").json["adapters"]
+        self.assertEqual(sorted(a["name"] for a in listed), sorted(extra | set(ADAPTERS)))
+        self.assertTrue(all(a["state"] == "active" and a["lora_ranks"] for a in listed))
+        for name in extra:
+            self.cluster.ctl("adapter", "rm", name)
 
     def test_rejects_are_counted_by_reason(self):
         before = self.cluster.metric("adapter_rejects_total", reason="dora")
