@@ -1,0 +1,46 @@
+#include "kernels/attention/attention_cuda.h"
+
+#include "kernels/attention/plain_cuda.h"
+
+namespace rootstock::kernels::cuda {
+namespace {
+
+std::string Describe(cudaError_t error) {
+  return error == cudaSuccess ? "" : std::string("attention: ") + cudaGetErrorString(error);
+}
+
+// The plain kernel for every row. One thread.
+class PlainOnly : public PagedAttention {
+ public:
+  explicit PlainOnly(const AttentionShapes& shapes) : shapes_(shapes) {}
+
+  std::string Plan(const AttentionBatch& batch, cudaStream_t stream) override {
+    batch_ = batch;
+    return "";
+  }
+  std::string Run(const PagedKv& kv, const void* qkv, void* out, cudaStream_t stream) override {
+    return Describe(PlainAttention(shapes_, batch_, kv, qkv, out, stream));
+  }
+  size_t workspace_bytes() const override { return 0; }
+
+ private:
+  AttentionShapes shapes_;
+  AttentionBatch batch_;
+};
+
+}  // namespace
+
+std::unique_ptr<PagedAttention> MakePagedAttention(const AttentionShapes& shapes,
+                                                   std::string* error) {
+  const HeadShape& heads = shapes.heads;
+  if (heads.num_kv_heads <= 0 || heads.num_heads % heads.num_kv_heads != 0 || heads.head_dim <= 0 ||
+      heads.head_dim % 8 != 0 || heads.head_dim > 256) {
+    *error = "attention: " + std::to_string(heads.num_heads) + "/" +
+             std::to_string(heads.num_kv_heads) + " heads of " + std::to_string(heads.head_dim) +
+             ": head_dim must be a multiple of 8 up to 256, KV heads must divide heads";
+    return nullptr;
+  }
+  return std::make_unique<PlainOnly>(shapes);
+}
+
+}  // namespace rootstock::kernels::cuda

@@ -1,0 +1,129 @@
+#include "kernels/attention/attention_cuda.h"
+
+#include <gtest/gtest.h>
+
+#include "kernels/attention/attention_cuda_case.h"
+#include "kernels/attention/plain_cuda.h"
+
+namespace rootstock::kernels::cuda {
+namespace {
+
+constexpr double kF32Bound = 2e-6;
+constexpr double kBf16Bound = 6e-3;  // rounding of the output, and of weights on tensor cores
+
+double Bound(Type type) { return type == Type::kF32 ? kF32Bound : kBf16Bound; }
+
+// Pads, single tokens and prompts whose ends fall everywhere in tiles and pages.
+const std::vector<CaseRow> kMixed = {{1, 1, 1},  {37, 37, 2},  {5, 19, 3},  {1, 0, 0},  {1, 34, 4},
+                                     {0, 0, 0},  {18, 108, 5}, {3, 0, 0},   {1, 16, 6}, {64, 64, 7},
+                                     {1, 65, 8}, {90, 300, 9}, {1, 515, 10}};
+
+std::vector<CaseShape> Shapes() {
+  std::vector<CaseShape> shapes;
+  for (Type type : {Type::kF32, Type::kBF16}) {
+    for (const HeadShape& heads : {HeadShape{4, 4, 16},
+                                   {9, 3, 64},
+                                   {6, 1, 24},
+                                   {40, 1, 8},
+                                   {2, 2, 128},
+                                   {3, 1, 256},
+                                   {8, 2, 128},
+                                   {5, 5, 96},
+                                   {16, 2, 64}}) {
+      for (int page_tokens : {16, 5, 64}) shapes.push_back({type, heads, page_tokens});
+    }
+  }
+  return shapes;
+}
+
+std::string Name(const CaseShape& s) {
+  return std::string(s.type == Type::kF32 ? "f32 " : "bf16 ") + std::to_string(s.heads.num_heads) +
+         "/" + std::to_string(s.heads.num_kv_heads) + " x " + std::to_string(s.heads.head_dim) +
+         ", pages of " + std::to_string(s.page_tokens);
+}
+
+// Plan and Run of a fresh attention.
+std::string RunBest(AttentionCase& test) {
+  std::string error;
+  const auto attention = MakePagedAttention(test.shapes(), &error);
+  if (attention == nullptr) return error;
+  return test.Run([&] {
+    const std::string plan = attention->Plan(test.batch(), nullptr);
+    if (!plan.empty()) return plan;
+    return attention->Run(test.kv(), test.qkv(), test.out(), nullptr);
+  });
+}
+
+std::string RunPlain(AttentionCase& test) {
+  return test.Run([&] {
+    const cudaError_t error =
+        PlainAttention(test.shapes(), test.batch(), test.kv(), test.qkv(), test.out(), nullptr);
+    return std::string(error == cudaSuccess ? "" : cudaGetErrorString(error));
+  });
+}
+
+TEST(AttentionCudaTest, PlainKernelInMixedSteps) {
+  for (const CaseShape& shape : Shapes()) {
+    AttentionCase test(shape, kMixed);
+    ASSERT_EQ(RunPlain(test), "") << Name(shape);
+    EXPECT_LT(test.Error(), Bound(shape.type)) << Name(shape);
+  }
+}
+
+TEST(AttentionCudaTest, MixedSteps) {
+  for (const CaseShape& shape : Shapes()) {
+    AttentionCase test(shape, kMixed);
+    ASSERT_EQ(RunBest(test), "") << Name(shape);
+    EXPECT_LT(test.Error(), Bound(shape.type)) << Name(shape);
+  }
+}
+
+TEST(AttentionCudaTest, Decode) {
+  const std::vector<CaseRow> rows = {{1, 1, 1},  {1, 0, 0},    {1, 700, 2}, {1, 16, 3},
+                                     {1, 17, 4}, {1, 1025, 5}, {1, 64, 6},  {1, 0, 0}};
+  for (const CaseShape& shape : Shapes()) {
+    AttentionCase test(shape, rows);
+    ASSERT_EQ(RunBest(test), "") << Name(shape);
+    EXPECT_LT(test.Error(), Bound(shape.type)) << Name(shape);
+  }
+}
+
+// A row's bits are its own: alone, and at any place among others.
+TEST(AttentionCudaTest, DecodeRowIsTheSameInEveryBatch) {
+  for (const CaseShape& shape : {CaseShape{Type::kBF16, {8, 2, 128}, 16},
+                                 {Type::kBF16, {4, 4, 64}, 32},
+                                 {Type::kBF16, {8, 1, 128}, 32},
+                                 {Type::kBF16, {2, 1, 96}, 16},
+                                 {Type::kF32, {9, 3, 64}, 16}}) {
+    const CaseRow row = {1, 777, 1};
+    AttentionCase alone(shape, {row});
+    ASSERT_EQ(RunBest(alone), "") << Name(shape);
+    const std::vector<float> want = alone.Result();
+    for (int batch : {2, 3, 16, 64}) {
+      std::vector<CaseRow> rows;
+      for (int i = 0; i < batch; ++i) {
+        rows.push_back({1, 1 + 331 * i % 1100, static_cast<uint32_t>(i + 2)});
+      }
+      const int place = batch * 2 / 3;
+      rows[place] = row;
+      AttentionCase test(shape, rows);
+      ASSERT_EQ(RunBest(test), "") << Name(shape);
+      const std::vector<float> got = test.Result();
+      EXPECT_TRUE(std::equal(want.begin(), want.end(), got.begin() + place * want.size()))
+          << Name(shape) << ", " << batch << " rows";
+    }
+  }
+}
+
+TEST(AttentionCudaTest, ShapesThatAreRefused) {
+  std::string error;
+  AttentionShapes shapes;
+  shapes.heads = {4, 2, 100};
+  EXPECT_EQ(MakePagedAttention(shapes, &error), nullptr);
+  EXPECT_NE(error.find("multiple of 8"), std::string::npos);
+  shapes.heads = {4, 3, 64};
+  EXPECT_EQ(MakePagedAttention(shapes, &error), nullptr);
+}
+
+}  // namespace
+}  // namespace rootstock::kernels::cuda
