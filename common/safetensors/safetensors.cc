@@ -27,7 +27,8 @@ absl::Status IoError(const std::filesystem::path& path, int error) {
 // Whole-file read-only mapping. Immutable, thread-safe.
 class Mapping {
  public:
-  static absl::StatusOr<std::shared_ptr<const Mapping>> Open(const std::filesystem::path& path) {
+  static absl::StatusOr<std::shared_ptr<const Mapping>> Open(const std::filesystem::path& path,
+                                                             FileUse use) {
     const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) return IoError(path, errno);
     struct stat st{};
@@ -43,6 +44,7 @@ class Mapping {
     const int error = errno;
     close(fd);
     if (at == MAP_FAILED) return IoError(path, error);
+    if (use == FileUse::kParts && size > 0) madvise(at, size, MADV_RANDOM);
     return std::shared_ptr<const Mapping>(new Mapping(static_cast<const uint8_t*>(at), size));
   }
   ~Mapping() {
@@ -62,8 +64,9 @@ class Mapping {
 }  // namespace
 
 absl::StatusOr<SafetensorsFile> SafetensorsFile::Open(const std::filesystem::path& path,
-                                                      const SafetensorsLimits& limits) {
-  ASSIGN_OR_RETURN(const auto mapping, Mapping::Open(path));
+                                                      const SafetensorsLimits& limits,
+                                                      FileUse use) {
+  ASSIGN_OR_RETURN(const auto mapping, Mapping::Open(path, use));
   ASSIGN_OR_RETURN(SafetensorsFile out, Parse(mapping->bytes(), path.filename().string(), limits));
   out.mapping_ = mapping;
   return out;

@@ -23,13 +23,18 @@ struct TensorView {
   std::span<const uint8_t> bytes;  // row-major; aligned to nothing
 };
 
+// How much of a mapped file its reader will touch. kParts: the kernel reads no page around a
+// touched one, so a reader asks (MADV_WILLNEED) for what it will read, or waits for each page.
+enum class FileUse { kWhole, kParts };
+
 // A checked safetensors file. Views live as long as any copy of it. Immutable, thread-safe.
 class SafetensorsFile {
  public:
   // Maps PATH read-only. Not for files that others may truncate meanwhile. kNotFound/io_error, and
   // the refusals of header.h naming the file.
   static absl::StatusOr<SafetensorsFile> Open(const std::filesystem::path& path,
-                                              const SafetensorsLimits& limits);
+                                              const SafetensorsLimits& limits,
+                                              FileUse use = FileUse::kWhole);
   // Over bytes that outlive it; errors call them `name`.
   static absl::StatusOr<SafetensorsFile> Parse(std::span<const uint8_t> file,
                                                const std::string& name,
@@ -55,7 +60,8 @@ class ShardedSafetensors {
   // kNotFound/model_invalid when neither is there; kInvalidArgument when an index entry or its
   // shard is missing, naming it.
   static absl::StatusOr<ShardedSafetensors> Open(
-      const std::filesystem::path& model_dir, const SafetensorsLimits& limits = kModelFileLimits);
+      const std::filesystem::path& model_dir, FileUse use,
+      const SafetensorsLimits& limits = kModelFileLimits);
 
   const TensorView* Find(const std::string& name) const;
   // Every tensor, by name.

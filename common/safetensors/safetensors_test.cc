@@ -207,21 +207,21 @@ TEST_F(SafetensorsDir, OpenMapsAndOutlivesTheFilesName) {
 
 TEST_F(SafetensorsDir, SingleFileModel) {
   Write("model.safetensors", FileWith("t"));
-  const auto model = ShardedSafetensors::Open(dir_);
+  const auto model = ShardedSafetensors::Open(dir_, FileUse::kParts);
   ASSERT_TRUE(model.ok()) << model.status();
   EXPECT_NE(model->Find("t"), nullptr);
   EXPECT_EQ(model->Find("u"), nullptr);
 }
 
 TEST_F(SafetensorsDir, ShardsFollowTheIndex) {
-  const auto absent = ShardedSafetensors::Open(dir_);
+  const auto absent = ShardedSafetensors::Open(dir_, FileUse::kParts);
   ASSERT_FALSE(absent.ok());
   EXPECT_EQ(absent.status().code(), absl::StatusCode::kNotFound);
   Write("m-1.safetensors", FileWith("t"));
   Write("m-2.safetensors", FileWith("u"));
   const std::string index = "model.safetensors.index.json";
   Write(index, R"({"weight_map": {"t": "m-1.safetensors", "u": "m-2.safetensors"}})");
-  const auto model = ShardedSafetensors::Open(dir_);
+  const auto model = ShardedSafetensors::Open(dir_, FileUse::kParts);
   ASSERT_TRUE(model.ok()) << model.status();
   EXPECT_EQ(model->tensors().size(), 2u);
   EXPECT_EQ(model->Find("u")->name, "u");
@@ -231,7 +231,7 @@ TEST_F(SafetensorsDir, ShardsFollowTheIndex) {
         R"({"weight_map": {"t": "m-1.safetensors", "t": "m-2.safetensors"}})",
         R"({"weight_map": {"t": 1}})", R"({})", "[]"}) {
     Write(index, bad);
-    EXPECT_FALSE(ShardedSafetensors::Open(dir_).ok()) << bad;
+    EXPECT_FALSE(ShardedSafetensors::Open(dir_, FileUse::kParts).ok()) << bad;
   }
 }
 

@@ -45,10 +45,11 @@ absl::StatusOr<std::map<std::string, std::string>> ReadIndex(const std::filesyst
 }  // namespace
 
 absl::StatusOr<ShardedSafetensors> ShardedSafetensors::Open(const std::filesystem::path& model_dir,
+                                                            FileUse use,
                                                             const SafetensorsLimits& limits) {
   ShardedSafetensors out;
   const auto open = [&](const std::string& name) -> absl::StatusOr<const SafetensorsFile*> {
-    ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::Open(model_dir / name, limits));
+    ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::Open(model_dir / name, limits, use));
     out.files_.push_back(std::make_unique<const SafetensorsFile>(std::move(file)));
     return out.files_.back().get();
   };

@@ -36,7 +36,8 @@ absl::StatusOr<std::unique_ptr<ModelWeights>> LoadWeights(const ModelSource& sou
 }  // namespace
 
 absl::StatusOr<DType> DTypeOfFiles(const std::filesystem::path& model_dir) {
-  ASSIGN_OR_RETURN(const ShardedSafetensors files, ShardedSafetensors::Open(model_dir));
+  ASSIGN_OR_RETURN(const ShardedSafetensors files,
+                   ShardedSafetensors::Open(model_dir, FileUse::kParts));
   const TensorView* embedding = files.Find(kEmbedding);
   if (embedding == nullptr) {
     return InvalidField(Reason::kModelInvalid, "tensor", kEmbedding, "is missing");
@@ -46,7 +47,7 @@ absl::StatusOr<DType> DTypeOfFiles(const std::filesystem::path& model_dir) {
 
 absl::StatusOr<Digest> FingerprintOf(const ModelSource& source, const ModelSpec& spec) {
   if (source.dummy) return MakeDummySource(spec, kDummySeed)->Fingerprint();
-  ASSIGN_OR_RETURN(const auto files, OpenWeightFiles(source.dir));
+  ASSIGN_OR_RETURN(const auto files, OpenWeightFiles(source.dir, FileUse::kParts));
   return files->Fingerprint();
 }
 

@@ -10,18 +10,40 @@
 #include "common/base/status.h"
 #include "common/safetensors/safetensors.h"
 #include "worker/weights/convert.h"
+#include "worker/weights/mapped_rows.h"
 #include "worker/weights/weight_source.h"
 
 namespace rootstock {
 namespace {
 
 constexpr size_t kFingerprintBytes = 4096;  // at each end of a tensor
+constexpr size_t kBlockBytes = 4 << 20;     // on its way from the disk while another is converted
+
+std::span<const uint8_t> FirstBytes(const TensorView& view) {
+  return view.bytes.first(std::min(kFingerprintBytes, view.bytes.size()));
+}
+std::span<const uint8_t> LastBytes(const TensorView& view) {
+  return view.bytes.last(std::min(kFingerprintBytes, view.bytes.size()));
+}
+
+// The rows as `to`, dense; bytes written.
+size_t ConvertRows(const MappedRows& part, DType from, char* out, DType to) {
+  const size_t n = part.width / DTypeBytes(from), row_bytes = n * DTypeBytes(to);
+  if (part.width == part.stride) {
+    ConvertElements(part.data, from, part.rows * n, out, to);
+  } else {
+    for (size_t row = 0; row < part.rows; ++row) {
+      ConvertElements(part.data + row * part.stride, from, n, out + row * row_bytes, to);
+    }
+  }
+  return part.rows * row_bytes;
+}
 
 // *Not thread-safe.*
 class FileSource : public WeightSource {
  public:
-  FileSource(ShardedSafetensors files, std::string config)
-      : files_(std::move(files)), config_(std::move(config)) {}
+  FileSource(ShardedSafetensors files, FileUse use, std::string config)
+      : files_(std::move(files)), use_(use), config_(std::move(config)) {}
 
   absl::Status Check(const TensorShape& tensor) const override {
     const TensorView* view = files_.Find(tensor.name);
@@ -61,17 +83,23 @@ class FileSource : public WeightSource {
   void Read(const TensorShape& tensor, Range rows, Range cols, DType to, void* out) override {
     const TensorView* view = files_.Find(tensor.name);
     const size_t bytes = DTypeBytes(view->dtype);
-    const uint8_t* in = view->bytes.data();
-    const size_t width = cols.size();
-    if (cols.size() == tensor.cols) {
-      ConvertElements(in + rows.begin * width * bytes, view->dtype, rows.size() * width, out, to);
-      return;
-    }
+    MappedRows left{
+        view->bytes.data() + (size_t{1} * rows.begin * tensor.cols + cols.begin) * bytes,
+        size_t{1} * rows.size(), cols.size() * bytes, tensor.cols * bytes};
+    const size_t rows_at_once = std::max<size_t>(1, kBlockBytes / std::max<size_t>(1, left.width));
+    const auto take = [&] {
+      MappedRows block = left;
+      block.rows = std::min(rows_at_once, left.rows);
+      left.data += block.rows * left.stride;
+      left.rows -= block.rows;
+      FetchRows(block);
+      return block;
+    };
     char* at = static_cast<char*>(out);
-    for (int r = rows.begin; r < rows.end; ++r) {
-      const size_t first = static_cast<size_t>(r) * tensor.cols + cols.begin;
-      ConvertElements(in + first * bytes, view->dtype, width, at, to);
-      at += width * DTypeBytes(to);
+    for (MappedRows block = take(); block.rows > 0;) {
+      const MappedRows next = take();
+      at += ConvertRows(block, view->dtype, at, to);
+      block = next;
     }
   }
 
@@ -79,32 +107,41 @@ class FileSource : public WeightSource {
     Sha256 hash;
     hash.Update(absl::StrCat(config_.size(), "\n", config_));
     for (const auto& [name, view] : files_.tensors()) {
+      for (const auto end : {FirstBytes(*view), LastBytes(*view)}) {
+        FetchRows({end.data(), 1, end.size(), end.size()});
+      }
+    }
+    for (const auto& [name, view] : files_.tensors()) {
       hash.Update(absl::StrCat(name, " ", DTypeName(view->dtype), " [",
                                absl::StrJoin(view->shape, ","), "]\n"));
-      const size_t end = std::min(kFingerprintBytes, view->bytes.size());
-      hash.Update(view->bytes.first(end));
-      hash.Update(view->bytes.last(end));
+      hash.Update(FirstBytes(*view));
+      hash.Update(LastBytes(*view));
     }
     return hash.Finish();
   }
 
  private:
+  void FetchRows(const MappedRows& part) const {
+    if (use_ == FileUse::kParts) Fetch(part);
+  }
+
   ShardedSafetensors files_;
+  const FileUse use_;
   std::string config_;
 };
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<WeightSource>> OpenWeightFiles(
-    const std::filesystem::path& model_dir) {
+    const std::filesystem::path& model_dir, FileUse use) {
   std::ifstream config(model_dir / "config.json", std::ios::binary);
   if (!config) {
     return MakeError(absl::StatusCode::kNotFound, Reason::kModelInvalid, "model",
                      model_dir.string(), "holds no config.json");
   }
   std::string text((std::istreambuf_iterator<char>(config)), std::istreambuf_iterator<char>());
-  ASSIGN_OR_RETURN(ShardedSafetensors files, ShardedSafetensors::Open(model_dir));
-  return std::make_unique<FileSource>(std::move(files), std::move(text));
+  ASSIGN_OR_RETURN(ShardedSafetensors files, ShardedSafetensors::Open(model_dir, use));
+  return std::make_unique<FileSource>(std::move(files), use, std::move(text));
 }
 
 }  // namespace rootstock

@@ -1,23 +1,18 @@
 #include "worker/weights/model_weights.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <cstring>
 #include <fstream>
-#include <list>
 #include <optional>
 #include <tuple>
 
 #include "common/base/half.h"
 #include "common/base/status.h"
-#include "common/safetensors/safetensors.h"
 #include "worker/device/cpu_device.h"
+#include "worker/weights/weights_rig.h"
 
 namespace rootstock {
 namespace {
-
-namespace fs = std::filesystem;
 
 ModelSpec Spec(bool tied) {
   ModelSpec spec;
@@ -33,75 +28,6 @@ ModelSpec Spec(bool tied) {
   spec.qkv_bias = true;
   return spec;
 }
-
-// Element i of a tensor, exact in every type.
-float Value(const std::string& name, size_t i) {
-  return static_cast<float>((std::hash<std::string>()(name) + i * 7) % 251) - 125.0f;
-}
-
-// A model directory with files written by the test.
-class ModelDir {
- public:
-  explicit ModelDir(const std::string& name)
-      : path_(fs::temp_directory_path() / ("rootstock-" + name + "-" + std::to_string(getpid()))) {
-    fs::remove_all(path_);
-    fs::create_directories(path_);
-    std::ofstream(path_ / "config.json") << "{}";
-  }
-  ~ModelDir() { fs::remove_all(path_); }
-  const fs::path& path() const { return path_; }
-
-  void Add(const std::string& name, std::vector<int64_t> shape, DType dtype) {
-    size_t n = 1;
-    for (const int64_t d : shape) n *= d;
-    std::vector<uint8_t>& data = data_.emplace_back(n * DTypeBytes(dtype));
-    for (size_t i = 0; i < n; ++i) {
-      const float v = Value(name, i);
-      // Small whole numbers: the sign, exponent and mantissa of f16 follow from those of f32.
-      uint32_t bits;
-      std::memcpy(&bits, &v, sizeof(bits));
-      const uint16_t f16 = v == 0 ? 0
-                                  : static_cast<uint16_t>((bits >> 16 & 0x8000) |
-                                                          (((bits >> 23 & 0xff) - 112) << 10) |
-                                                          (bits >> 13 & 0x3ff));
-      const uint16_t half = dtype == DType::kF16 ? f16 : FloatToBF16(v);
-      std::memcpy(&data[i * DTypeBytes(dtype)],
-                  dtype == DType::kF32 ? static_cast<const void*>(&v) : &half, DTypeBytes(dtype));
-    }
-    tensors_.push_back({name, dtype, std::move(shape), data});
-  }
-
-  void AddModel(const ModelSpec& spec, DType dtype) {
-    Add("model.embed_tokens.weight", {spec.vocab_size, spec.hidden_size}, dtype);
-    if (!spec.tie_word_embeddings) {
-      Add("lm_head.weight", {spec.vocab_size, spec.hidden_size}, dtype);
-    }
-    Add("model.norm.weight", {spec.hidden_size}, dtype);
-    for (int layer = 0; layer < spec.num_layers; ++layer) {
-      const std::string prefix = "model.layers." + std::to_string(layer);
-      Add(prefix + ".input_layernorm.weight", {spec.hidden_size}, dtype);
-      Add(prefix + ".post_attention_layernorm.weight", {spec.hidden_size}, dtype);
-      for (const Module m : kAllModules) {
-        Add(ModulePath(layer, m) + ".weight", {spec.out_features(m), spec.in_features(m)}, dtype);
-        if (m == Module::kQ || m == Module::kK || m == Module::kV) {
-          Add(ModulePath(layer, m) + ".bias", {spec.out_features(m)}, dtype);
-        }
-      }
-    }
-  }
-
-  void Remove(const std::string& name) {
-    std::erase_if(tensors_, [&](const TensorView& t) { return t.name == name; });
-  }
-  void Write() {
-    std::ofstream(path_ / "model.safetensors", std::ios::binary) << EncodeSafetensors(tensors_, {});
-  }
-
- private:
-  fs::path path_;
-  std::list<std::vector<uint8_t>> data_;
-  std::vector<TensorView> tensors_;
-};
 
 float At(const Matrix& m, int row, int col) {
   return LoadFloat(static_cast<const uint8_t*>(m.data), m.dtype,

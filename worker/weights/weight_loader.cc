@@ -157,7 +157,9 @@ absl::Status WeightLoader::ReadAll() {
 absl::StatusOr<std::unique_ptr<ModelWeights>> ModelWeights::Load(
     const std::filesystem::path& model_dir, const ModelSpec& spec, const TpPlan& tp, int tp_rank,
     Device& device, const LoadOptions& options) {
-  ASSIGN_OR_RETURN(std::unique_ptr<WeightSource> source, OpenWeightFiles(model_dir));
+  // One rank alone reads everything: the kernel's own readahead is the fastest.
+  const FileUse use = tp.tp_size() == 1 ? FileUse::kWhole : FileUse::kParts;
+  ASSIGN_OR_RETURN(std::unique_ptr<WeightSource> source, OpenWeightFiles(model_dir, use));
   return WeightLoader(spec, tp, tp_rank, device, options, *source).Run();
 }
 

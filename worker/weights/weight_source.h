@@ -11,6 +11,7 @@
 #include "common/base/digest.h"
 #include "common/base/dtype.h"
 #include "common/model/model_spec.h"
+#include "common/safetensors/safetensors.h"
 #include "common/tp/tp.h"
 
 namespace rootstock {
@@ -40,8 +41,9 @@ class WeightSource {
   virtual absl::StatusOr<Digest> Fingerprint() const = 0;
 };
 
+// kParts when the reader leaves most of the files to other ranks.
 absl::StatusOr<std::unique_ptr<WeightSource>> OpenWeightFiles(
-    const std::filesystem::path& model_dir);
+    const std::filesystem::path& model_dir, FileUse use);
 // Uniform numbers of a size that keeps activations in range; norms are 1.
 std::unique_ptr<WeightSource> MakeDummySource(const ModelSpec& spec, uint64_t seed);
 
