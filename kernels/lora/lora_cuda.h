@@ -28,20 +28,40 @@ struct LoraGroupEntry {
   int32_t count = 0;
 };
 
+// A token and one adapter that runs on it.
+struct LoraRow {
+  const LoraSiteEntry* sites = nullptr;  // of the adapter, as in its group; null: no adapter
+  float scale = 0.0f;                    // times the site's scale
+  int32_t token = 0;
+  int32_t member = 0;  // of the groups, where `sites` is not null
+  int32_t next = -1;   // the entry of the token's next adapter (stacked); -1: none
+};
+
+// Neighbours in the order of the rows whose first adapter is the same.
+struct LoraTile {
+  const LoraSiteEntry* sites = nullptr;  // of that adapter; null: none
+  int32_t first = 0;                     // of the rows
+  int32_t count = 0;                     // at most LoraTileTokens; 0: an unused tile
+};
+
 // The adapters of a step, in device memory at fixed addresses; the content changes between replays.
 // Members are (token, adapter) pairs, grouped by adapter, tokens ascending in a group. A token that
 // several adapters run on (stacked) is in several groups, summed in the order of the groups.
+// Consumers walk the tokens in the order of `rows`, a tile at a time, so that what tokens share of
+// B comes from memory once. lora_rows.h fills rows, row_of and tiles.
 struct LoraStep {
   const std::byte* slab = nullptr;
   Type type = Type::kBF16;
-  const int32_t* num_groups = nullptr;     // [1]; 0: nothing to do
+  const int32_t* num_groups = nullptr;     // [1]
   const LoraGroupEntry* groups = nullptr;  // [num_groups]
   const int32_t* tokens = nullptr;         // [members]
-  const float* scales = nullptr;           // [members] times the site's scale
-  const int32_t* token_begin = nullptr;    // [tokens + 1]: a token's range in token_members
-  const int32_t* token_members = nullptr;  // [members], in the order of their groups
-  const int32_t* member_group = nullptr;   // [members]
-  int max_groups = 0;                      // capacities, for grids
+  // [tokens of the launch + entries that `next` names]: first one entry a token, by its first
+  // group, tokens without adapter (pads too) last; then the others of stacked tokens.
+  const LoraRow* rows = nullptr;
+  const int32_t* row_of = nullptr;  // [tokens of the launch]: a token's entry among the first
+  const LoraTile* tiles = nullptr;  // [max_tiles]
+  int max_tiles = 0;                // capacities, for grids
+  int max_groups = 0;
   int max_members = 0;
   float* v = nullptr;  // scratch of VFloats(...) floats, written by Shrink, read by consumers
   size_t v_floats = 0;
@@ -57,13 +77,23 @@ struct LoraTargets {
   int in = 0;                          // inputs on this rank
 };
 
-// Floats of LoraStep::v for a step of at most max_members members at projections of at most
-// max_in inputs.
+// Floats of LoraStep::v for steps of at most max_members members at projections of at most max_in
+// inputs. A step of at most kDecodeTokens tokens has at most kDecodeMembers members.
+constexpr int kDecodeTokens = 256;
+constexpr int kDecodeMembers = 1024;
+
+// Tokens of a tile in a launch of `num_tokens`, and a bound of its tiles.
+constexpr int LoraTileTokens(int num_tokens) { return num_tokens > kDecodeTokens ? 32 : 8; }
+constexpr int MaxLoraTiles(int num_tokens, int max_groups) {
+  const int tiles = (num_tokens + LoraTileTokens(num_tokens) - 1) / LoraTileTokens(num_tokens);
+  return tiles + max_groups + 1 < num_tokens ? tiles + max_groups + 1 : num_tokens;
+}
+
 size_t VFloats(int max_members, int max_in);
 
 // v = x [tokens, in] · Aᵀ for every member and target, in f32, split over `in` in a fixed way.
-// For decode (few members a group) and prefill; which of two kernels runs depends on
-// `num_tokens`, the step's token capacity, alone.
+// For decode (few members a group) and prefill; which of two kernels runs, and how v lies, depends
+// on `num_tokens`, the step's token capacity, alone: the consumer must be given the same number.
 void LoraShrink(const LoraStep& step, const LoraTargets& targets, const void* x, int num_tokens,
                 cudaStream_t stream);
 

@@ -1,0 +1,68 @@
+// Loads, stores and conversions of the compute types: f32 and bf16 outside, f32 inside.
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include <cstdint>
+
+namespace rootstock::kernels::cuda {
+
+__device__ __forceinline__ float ToFloat(float x) { return x; }
+__device__ __forceinline__ float ToFloat(__nv_bfloat16 x) { return __bfloat162float(x); }
+
+template <typename T>
+__device__ __forceinline__ T FromFloat(float x) {
+  if constexpr (sizeof(T) == 4) {
+    return x;
+  } else {
+    return __float2bfloat16_rn(x);
+  }
+}
+
+// Two bf16 of one register, the first in its low half.
+__device__ __forceinline__ float2 UnpackBf16(uint32_t x) {
+  return {__uint_as_float(x << 16), __uint_as_float(x & 0xffff0000u)};
+}
+
+__device__ __forceinline__ uint32_t PackBf16(float low, float high) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  return reinterpret_cast<const uint32_t&>(pair);
+}
+
+// Eight elements at `p`, aligned to 16 bytes.
+__device__ __forceinline__ void Load8(const float* p, float (&x)[8]) {
+  const float4 a = reinterpret_cast<const float4*>(p)[0];
+  const float4 b = reinterpret_cast<const float4*>(p)[1];
+  x[0] = a.x, x[1] = a.y, x[2] = a.z, x[3] = a.w;
+  x[4] = b.x, x[5] = b.y, x[6] = b.z, x[7] = b.w;
+}
+
+__device__ __forceinline__ void Load8(const __nv_bfloat16* p, float (&x)[8]) {
+  const uint4 raw = *reinterpret_cast<const uint4*>(p);
+  const uint32_t word[4] = {raw.x, raw.y, raw.z, raw.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float2 pair = UnpackBf16(word[i]);
+    x[2 * i] = pair.x;
+    x[2 * i + 1] = pair.y;
+  }
+}
+
+__device__ __forceinline__ void Store8(float* p, const float (&x)[8]) {
+  reinterpret_cast<float4*>(p)[0] = {x[0], x[1], x[2], x[3]};
+  reinterpret_cast<float4*>(p)[1] = {x[4], x[5], x[6], x[7]};
+}
+
+__device__ __forceinline__ void Store8(__nv_bfloat16* p, const float (&x)[8]) {
+  *reinterpret_cast<uint4*>(p) = {PackBf16(x[0], x[1]), PackBf16(x[2], x[3]), PackBf16(x[4], x[5]),
+                                  PackBf16(x[6], x[7])};
+}
+
+// Sum over the warp, the same in every lane; the order is fixed.
+__device__ __forceinline__ float WarpSum(float x) {
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
+  return x;
+}
+
+}  // namespace rootstock::kernels::cuda

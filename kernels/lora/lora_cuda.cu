@@ -1,0 +1,56 @@
+#include <cuda_runtime.h>
+
+#include <algorithm>
+
+#include "kernels/cuda/launch.h"
+#include "kernels/lora/lora_cuda.h"
+#include "kernels/lora/lora_plain.cuh"
+
+namespace rootstock::kernels::cuda {
+namespace {
+
+constexpr int kPlainBlocks = 264;
+
+template <typename T>
+void ShrinkPlain(const LoraStep& step, const LoraTargets& targets, const void* x, int num_tokens,
+                 cudaStream_t stream) {
+  LaunchDependent(ShrinkPlainKernel<T>, dim3(kPlainBlocks, targets.count), 256, 0, stream, 1, step,
+                  targets, static_cast<const T*>(x), LoraSplits(num_tokens, targets.in));
+}
+
+template <typename T>
+void ExpandPlain(const LoraStep& step, const LoraTargets& targets, int width, void* out,
+                 int num_tokens, cudaStream_t stream) {
+  LaunchDependent(ExpandPlainKernel<T>, dim3(num_tokens, (width + 255) / 256), 256, 0, stream, 1,
+                  step, targets, LoraSplits(num_tokens, targets.in), width, static_cast<T*>(out));
+}
+
+}  // namespace
+
+size_t VFloats(int max_members, int max_in) {
+  const size_t decode =
+      static_cast<size_t>(std::min(max_members, kDecodeMembers)) * LoraSplits(1, max_in);
+  return std::max<size_t>(max_members, decode) * kMaxLoraTargets * kMaxLoraRank;
+}
+
+void LoraShrink(const LoraStep& step, const LoraTargets& targets, const void* x, int num_tokens,
+                cudaStream_t stream) {
+  if (targets.count == 0 || num_tokens == 0) return;
+  if (step.type == Type::kF32) {
+    ShrinkPlain<float>(step, targets, x, num_tokens, stream);
+  } else {
+    ShrinkPlain<__nv_bfloat16>(step, targets, x, num_tokens, stream);
+  }
+}
+
+void LoraExpand(const LoraStep& step, const LoraTargets& targets, int width, void* out,
+                int num_tokens, cudaStream_t stream) {
+  if (targets.count == 0 || num_tokens == 0) return;
+  if (step.type == Type::kF32) {
+    ExpandPlain<float>(step, targets, width, out, num_tokens, stream);
+  } else {
+    ExpandPlain<__nv_bfloat16>(step, targets, width, out, num_tokens, stream);
+  }
+}
+
+}  // namespace rootstock::kernels::cuda

@@ -1,0 +1,90 @@
+#include "kernels/lora/lora_cuda.h"
+
+#include <gtest/gtest.h>
+
+#include <tuple>
+
+#include "kernels/lora/lora_case.h"
+
+namespace rootstock::kernels::cuda {
+namespace {
+
+struct Shape {
+  int tokens, in, column, features, gap;  // target i begins at column + i · (features + gap)
+};
+
+LoraTargets Targets(const Shape& s) {
+  LoraTargets targets{2, kMaxLoraTargets};
+  targets.in = s.in;
+  for (int i = 0; i < kMaxLoraTargets; ++i) {
+    targets.module[i] = i + 1;
+    targets.column[i] = s.column + i * (s.features + s.gap);
+    targets.features[i] = s.features;
+  }
+  return targets;
+}
+
+int Width(const Shape& s) { return s.column + kMaxLoraTargets * (s.features + s.gap); }
+
+// Shrink and expand of `c` on `out` [tokens, width].
+std::vector<float> OnGpu(const LoraCase& c, const std::vector<float>& x, int width,
+                         const std::vector<float>& out) {
+  DeviceArray<std::byte> x_device(Encode(c.type(), x));
+  DeviceArray<std::byte> out_device(Encode(c.type(), out));
+  LoraShrink(c.step(), c.targets(), x_device.get(), c.tokens(), nullptr);
+  LoraExpand(c.step(), c.targets(), width, out_device.get(), c.tokens(), nullptr);
+  EXPECT_EQ(cudaSuccess, cudaGetLastError());
+  EXPECT_EQ(cudaSuccess, cudaDeviceSynchronize());
+  return Decode(c.type(), out_device.Get());
+}
+
+class LoraCudaTest : public testing::TestWithParam<std::tuple<Type, Mix, Shape>> {};
+
+TEST_P(LoraCudaTest, MatchesTheCpuAndARowStandsAlone) {
+  const auto& [type, mix, shape] = GetParam();
+  LoraCase c(type, shape.tokens, Targets(shape));
+  AddMix(mix, &c);
+  c.Build();
+  const int width = Width(shape);
+  std::vector<float> x = RandomFloats(static_cast<size_t>(shape.tokens) * shape.in, 11);
+  std::vector<float> before = RandomFloats(static_cast<size_t>(shape.tokens) * width, 12);
+  RoundTo(type, x);
+  RoundTo(type, before);
+  const std::vector<float> got = OnGpu(c, x, width, before);
+  std::vector<float> want = before;
+  c.AddReference(x, width, want);
+  EXPECT_LT(RowError(got, want, width), Tolerance(type));
+  if (mix == Mix::kNone) {
+    EXPECT_EQ(got, before);
+  }
+  for (int t = 0; t < shape.tokens && shape.tokens <= 64; t += 5) {
+    const auto row = [t](const std::vector<float>& of, int n) {
+      return std::vector<float>(of.begin() + t * n, of.begin() + (t + 1) * n);
+    };
+    EXPECT_EQ(OnGpu(c.Alone(t), row(x, shape.in), width, row(before, width)), row(got, width)) << t;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Decode, LoraCudaTest,
+    testing::Combine(testing::Values(Type::kF32, Type::kBF16),
+                     testing::Values(Mix::kNone, Mix::kIdentical, Mix::kDistinct, Mix::kUniform,
+                                     Mix::kZipf, Mix::kMixedRanks, Mix::kStacked),
+                     testing::Values(Shape{64, 512, 0, 192, 0}, Shape{19, 96, 16, 32, 8},
+                                     Shape{3, 24, 0, 40, 0}, Shape{33, 4104, 64, 200, 24},
+                                     Shape{5, 17, 3, 9, 1})));
+INSTANTIATE_TEST_SUITE_P(
+    Long, LoraCudaTest,
+    testing::Combine(testing::Values(Type::kF32, Type::kBF16),
+                     testing::Values(Mix::kIdentical, Mix::kMixedRanks, Mix::kStacked),
+                     testing::Values(Shape{257, 576, 0, 136, 0}, Shape{700, 4096, 64, 64, 0},
+                                     Shape{300, 40, 5, 24, 3})));
+
+TEST(LoraCudaTest, NoTargetsOrTokensLaunchNothing) {
+  LoraShrink({}, {}, nullptr, 4, nullptr);
+  LoraExpand({}, {}, 8, nullptr, 4, nullptr);
+  EXPECT_EQ(cudaSuccess, cudaGetLastError());
+}
+
+}  // namespace
+}  // namespace rootstock::kernels::cuda

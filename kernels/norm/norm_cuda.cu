@@ -1,0 +1,56 @@
+#include <cuda_runtime.h>
+
+#include "kernels/cuda/launch.h"
+#include "kernels/norm/norm_cuda.h"
+#include "kernels/norm/norm_plain.cuh"
+
+namespace rootstock::kernels::cuda {
+namespace {
+
+// grid [tokens].
+template <typename T>
+__global__ void EmbedKernel(EmbedArgs args) {
+  GridDependencyWait();
+  GridLaunchDependents();
+  const int row = args.ids[blockIdx.x] - args.first_id;
+  float* out = args.out + static_cast<size_t>(blockIdx.x) * args.n;
+  const bool here = row >= 0 && row < args.table_rows;
+  const T* in = static_cast<const T*>(args.table) + static_cast<size_t>(here ? row : 0) * args.n;
+  for (int i = threadIdx.x; i < args.n; i += blockDim.x) out[i] = here ? ToFloat(in[i]) : 0.0f;
+}
+
+template <typename T, bool kLora>
+void AddNormPlain(const AddNormArgs& args, const LoraStep& lora, const LoraTargets& targets,
+                  cudaStream_t stream) {
+  const auto kernel = AddNormPlainKernel<T, kLora>;
+  const size_t shared = args.n * sizeof(float);
+  if (shared > 48 * 1024) {
+    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                         static_cast<int>(shared));
+  }
+  LaunchDependent(kernel, args.rows == nullptr ? args.tokens : args.num_rows, kNormThreads, shared,
+                  stream, 1, args, lora, targets, LoraSplits(args.tokens, targets.in));
+}
+
+}  // namespace
+
+void Embed(const EmbedArgs& args, cudaStream_t stream) {
+  if (args.tokens == 0) return;
+  const auto kernel = args.type == Type::kF32 ? EmbedKernel<float> : EmbedKernel<__nv_bfloat16>;
+  LaunchDependent(kernel, args.tokens, 256, 0, stream, 1, args);
+}
+
+void AddRmsNorm(const AddNormArgs& args, const LoraStep& lora, const LoraTargets& targets,
+                cudaStream_t stream) {
+  if ((args.rows == nullptr ? args.tokens : args.num_rows) == 0) return;
+  const bool with_lora = targets.count != 0 && args.delta != nullptr;
+  if (args.type == Type::kF32) {
+    (with_lora ? AddNormPlain<float, true> : AddNormPlain<float, false>)(args, lora, targets,
+                                                                         stream);
+  } else {
+    (with_lora ? AddNormPlain<__nv_bfloat16, true>
+               : AddNormPlain<__nv_bfloat16, false>)(args, lora, targets, stream);
+  }
+}
+
+}  // namespace rootstock::kernels::cuda
