@@ -71,7 +71,8 @@ TEST_P(RopeTest, RotatesEveryHeadAndWritesKAndV) {
       const std::vector<double> want = Head(&before[at], norm, positions[t]);
       for (int i = 0; i < kDim; ++i) ASSERT_NEAR(qkv[at + i], want[i], 1e-5) << h;
     }
-    const float* page = slab.data() + (pages[t] * kPageBytes + kLayerBytes) / sizeof(float);
+    const size_t page_at = (pages[t] * kPageBytes + kLayerBytes) / sizeof(float);
+    const float* page = slab.data() + page_at;
     const size_t slot = (positions[t] % kPageTokens) * kKvHeads * kDim;
     for (int i = 0; i < kKvHeads * kDim; ++i) {
       const float* k = &qkv[t * kWidth + kHeads * kDim];

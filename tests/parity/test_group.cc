@@ -100,7 +100,7 @@ ForwardBatch TestGroup::MakeBatch(std::vector<Running>& running, int step, int c
     const int count = std::min({chunk, length - sequence.done, options_.max_tokens - begin});
     if (sequence.request->arrival > step || count == 0) continue;
     while (sequence.pages.size() * geometry_.page_tokens <
-           static_cast<size_t>(sequence.done + count)) {
+           static_cast<size_t>(sequence.done) + static_cast<size_t>(count)) {
       sequence.pages.push_back(TakePage());
     }
     for (int i = 0; i < count; ++i) {

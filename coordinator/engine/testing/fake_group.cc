@@ -118,7 +118,7 @@ void FakeGroup::Receive(Command command) {
     CheckStep(command.id, *plan);
     std::vector<std::shared_ptr<Slot>> slots;
     for (const PlanRow& row : plan->rows) slots.push_back(slots_[row.slot.value]);
-    steps_.push_back({{command.id, std::move(command.kind)}, std::move(slots)});
+    steps_.emplace_back(Pending{command.id, std::move(command.kind)}, std::move(slots));
     if (steps_.size() > 2) Violation("more than two steps are not completed");
     return;
   }
