@@ -18,7 +18,6 @@ absl::Status Bad(const FlagSpec& flag, const std::string& value, const std::stri
 
 template <typename T>
 constexpr const char* TypeName() {
-  if constexpr (std::is_same_v<T, bool>) return "true or false";
   if constexpr (std::is_same_v<T, double>) return "a number";
   return "a whole number";
 }
@@ -59,24 +58,18 @@ absl::Status CheckAllowed(const FlagSpec& flag, const std::string& text) {
   return Bad(flag, text, absl::StrCat("must be one of ", absl::StrJoin(flag.allowed, ", ")));
 }
 
-std::string Placeholder(const FlagSpec& flag) {
-  if (!flag.placeholder.empty()) return flag.placeholder;
-  if (!flag.allowed.empty()) return absl::StrJoin(flag.allowed, "|");
-  if (IsBool(flag)) return "";
-  const bool text = IsList(flag) || std::holds_alternative<std::string*>(flag.target);
-  return text ? "TEXT" : "N";
-}
-
 std::string Default(const FlagSpec& flag) {
   if (flag.required) return " (required)";
+  if (IsList(flag)) return " (may be repeated)";
   return std::visit(
-      [](const auto* target) -> std::string {
-        using T = std::remove_cvref_t<decltype(*target)>;
-        if constexpr (std::is_same_v<T, std::vector<std::string>>) {
-          return " (may be repeated)";
-        } else if constexpr (std::is_same_v<T, std::string>) {
+      [](const auto& target) -> std::string {
+        using T = std::remove_cvref_t<decltype(target)>;
+        if constexpr (std::is_same_v<T, FlagSetter> ||
+                      std::is_same_v<T, std::vector<std::string>*>) {
+          return "";
+        } else if constexpr (std::is_same_v<T, std::string*>) {
           return target->empty() ? "" : absl::StrCat(" (", *target, ")");
-        } else if constexpr (std::is_same_v<T, bool>) {
+        } else if constexpr (std::is_same_v<T, bool*>) {
           return *target ? " (true)" : "";
         } else {
           return absl::StrCat(" (", *target, ")");
@@ -85,46 +78,62 @@ std::string Default(const FlagSpec& flag) {
       flag.target);
 }
 
+bool IsSetter(const FlagSpec& flag, FlagSetter::Kind kind) {
+  const auto* setter = std::get_if<FlagSetter>(&flag.target);
+  return setter != nullptr && setter->kind == kind;
+}
+
 }  // namespace
 
 bool IsList(const FlagSpec& flag) {
-  return std::holds_alternative<std::vector<std::string>*>(flag.target);
+  return std::holds_alternative<std::vector<std::string>*>(flag.target) ||
+         IsSetter(flag, FlagSetter::Kind::kList);
 }
 
-bool IsBool(const FlagSpec& flag) { return std::holds_alternative<bool*>(flag.target); }
+bool IsBool(const FlagSpec& flag) {
+  return std::holds_alternative<bool*>(flag.target) || IsSetter(flag, FlagSetter::Kind::kSwitch);
+}
+
+std::string FlagPlaceholder(const FlagSpec& flag) {
+  if (!flag.placeholder.empty()) return flag.placeholder;
+  if (!flag.allowed.empty()) return absl::StrJoin(flag.allowed, "|");
+  if (IsBool(flag)) return "";
+  const bool text = IsList(flag) || std::holds_alternative<std::string*>(flag.target) ||
+                    std::holds_alternative<FlagSetter>(flag.target);
+  return text ? "TEXT" : "N";
+}
 
 absl::Status SetFlag(const FlagSpec& flag, const std::vector<std::string>& texts) {
   if (!IsList(flag) && texts.size() != 1) {
     return Bad(flag, absl::StrJoin(texts, ","), "takes exactly one value");
   }
   for (const std::string& text : texts) RETURN_IF_ERROR(CheckAllowed(flag, text));
-  if (IsList(flag)) {
-    *std::get<std::vector<std::string>*>(flag.target) = texts;
-    return absl::OkStatus();
+  if (IsBool(flag) && texts.front() != "true" && texts.front() != "false") {
+    return Bad(flag, texts.front(), "not true or false");
   }
-  const std::string& text = texts.front();
-  if (IsBool(flag)) {
-    if (text != "true" && text != "false") return Bad(flag, text, "not true or false");
-    *std::get<bool*>(flag.target) = text == "true";
-    return absl::OkStatus();
-  }
-  if (auto* const* target = std::get_if<std::string*>(&flag.target)) {
-    **target = text;
-    return absl::OkStatus();
-  }
-  if (auto* const* target = std::get_if<int64_t*>(&flag.target)) {
-    return SetNumber(flag, text, *target);
-  }
-  if (auto* const* target = std::get_if<uint32_t*>(&flag.target)) {
-    return SetNumber(flag, text, *target);
-  }
-  return SetNumber(flag, text, std::get<double*>(flag.target));
+  return std::visit(
+      [&](const auto& target) -> absl::Status {
+        using T = std::remove_cvref_t<decltype(target)>;
+        if constexpr (std::is_same_v<T, FlagSetter>) {
+          return target.set(texts);
+        } else if constexpr (std::is_same_v<T, std::vector<std::string>*>) {
+          *target = texts;
+        } else if constexpr (std::is_same_v<T, bool*>) {
+          *target = texts.front() == "true";
+        } else if constexpr (std::is_same_v<T, std::string*>) {
+          *target = texts.front();
+        } else {
+          return SetNumber(flag, texts.front(), target);
+        }
+        return absl::OkStatus();
+      },
+      flag.target);
 }
 
-std::string HelpText(const ProgramInfo& program, const std::vector<FlagSpec>& table) {
-  std::vector<std::pair<std::string, std::string>> lines;
+std::string HelpText(const std::string& title, HelpLines lines,
+                     const std::vector<FlagSpec>& table) {
   for (const FlagSpec& flag : table) {
-    const std::string value = Placeholder(flag);
+    const std::string value = FlagPlaceholder(flag);
     lines.emplace_back(absl::StrCat("--", flag.name, value.empty() ? "" : " ", value),
                        absl::StrCat(flag.help, Default(flag)));
   }
@@ -132,7 +141,7 @@ std::string HelpText(const ProgramInfo& program, const std::vector<FlagSpec>& ta
   lines.emplace_back("--help, --version", "print and leave");
   size_t width = 0;
   for (const auto& [left, right] : lines) width = std::max(width, left.size());
-  std::string out = absl::StrCat(program.name, ": ", program.about, "\n");
+  std::string out = absl::StrCat(title, "\n");
   for (const auto& [left, right] : lines) {
     absl::StrAppend(&out, "  ", left, std::string(width + 2 - left.size(), ' '), right, "\n");
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -15,7 +16,11 @@ absl::Status SetFlag(const FlagSpec& flag, const std::vector<std::string>& texts
 bool IsList(const FlagSpec& flag);
 bool IsBool(const FlagSpec& flag);
 
-// The help page: usage, one line a flag with its default; ≤ 100 columns.
-std::string HelpText(const ProgramInfo& program, const std::vector<FlagSpec>& table);
+// What stands for the value in help: "FILE"; empty for switches.
+std::string FlagPlaceholder(const FlagSpec& flag);
+
+using HelpLines = std::vector<std::pair<std::string, std::string>>;
+// The help page: title, the given lines, one line a flag with its default; ≤ 100 columns.
+std::string HelpText(const std::string& title, HelpLines lines, const std::vector<FlagSpec>& table);
 
 }  // namespace rootstock

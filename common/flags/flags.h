@@ -2,20 +2,30 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <optional>
 #include <string>
 #include <variant>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
 namespace rootstock {
 
+// Takes a flag's texts where no variable can: called once if the flag is given, with one text but
+// for lists; "true" or "false" for switches. Its error names flag and value.
+struct FlagSetter {
+  enum class Kind { kText, kSwitch, kList };
+  Kind kind = Kind::kText;
+  std::function<absl::Status(const std::vector<std::string>&)> set;
+};
+
 // Where a flag's value goes. What it points to at ParseFlags is the default. A list flag may be
 // repeated; a config file gives it as a sequence.
-using FlagTarget =
-    std::variant<bool*, int64_t*, uint32_t*, double*, std::string*, std::vector<std::string>*>;
+using FlagTarget = std::variant<bool*, int32_t*, int64_t*, uint32_t*, double*, std::string*,
+                                std::vector<std::string>*, FlagSetter>;
 
 struct FlagSpec {
   std::string name;  // "max-model-len": --max-model-len, and the key of a config file

@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/ctl/answer.h"
 #include "coordinator/ctl/commands.h"
-#include "coordinator/ctl/request_settings.h"
+#include "coordinator/ctl/request_flags.h"
 #include "rootstock/v1/inference.grpc.pb.h"
 
 namespace rootstock {

@@ -68,7 +68,7 @@ EXTERNALS = [
     ("ICU", r"unicode/.*", {"coordinator/tokenizer", "common/lora"}),
     ("SentencePiece", r"sentencepiece.*", {"coordinator/tokenizer"}),
     ("yaml-cpp", r"yaml-cpp/.*", {"common/flags"}),
-    ("CLI11", r"CLI/.*", {"common/flags", "coordinator/ctl"}),
+    ("CLI11", r"CLI/.*", {"common/flags"}),
     ("spdlog", r"spdlog/.*", {"common/base"}),
     ("prometheus-cpp", r"prometheus/.*", {"common/metrics"}),
     ("Boost", r"boost/.*", {"coordinator/http"}),

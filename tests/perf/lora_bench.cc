@@ -1,53 +1,95 @@
 // lora-bench: the figures of docs/benchmarks. `step` measures the engine alone.
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <fstream>
 #include <string>
 
+#include "common/flags/commands.h"
 #include "tests/perf/step_bench.h"
 
+namespace rootstock {
 namespace {
 
-std::string CommandLine(int argc, char** argv) {
-  std::string line = "lora-bench";
-  for (int i = 1; i < argc; ++i) line += std::string(" ") + argv[i];
-  return line;
-}
-
-void AddStepOptions(CLI::App& app, rootstock::StepBenchOptions& options, std::string& dtype) {
-  app.add_option("--model", options.model, "Hugging Face directory")->required();
-  app.add_flag("--dummy", options.dummy_weights, "random weights of the model's config.json");
-  app.add_option("--adapter", options.adapter_dirs, "PEFT directories, repeated up to --adapters");
-  app.add_option("--adapters", options.adapters, "distinct adapters in the batch");
-  app.add_option("--rows", options.rows, "decoding sequences");
-  app.add_option("--context", options.context, "prompt tokens a row");
-  app.add_option("--steps", options.steps, "decode steps a round");
-  app.add_option("--rounds", options.rounds, "rounds; base and LoRA steps alternate");
-  app.add_option("--threads", options.threads, "0: the cores this process may use");
-  app.add_option("--dtype", dtype, "storage of the weights")->check(CLI::IsMember({"bf16", "f32"}));
-}
-
-}  // namespace
-
-int main(int argc, char** argv) {
-  CLI::App app{"Rootstock's benchmarks; results as JSON on standard output"};
-  app.require_subcommand(1);
+struct BenchFlags {
   std::string commit = "unknown", out, dtype = "bf16";
-  app.add_option("--commit", commit, "recorded with the results");
-  app.add_option("--out", out, "write the JSON here too");
-  rootstock::StepBenchOptions options;
-  CLI::App* step = app.add_subcommand("step", "decode steps of one rank, without a coordinator");
-  AddStepOptions(*step, options, dtype);
-  CLI11_PARSE(app, argc, argv);
-  options.dtype = dtype == "f32" ? rootstock::DType::kF32 : rootstock::DType::kBF16;
+  StepBenchOptions step;
+};
 
-  const auto results = rootstock::RunStepBench(options);
+std::vector<FlagSpec> Flags(BenchFlags& flags) {
+  return {
+      {.name = "commit", .target = &flags.commit, .help = "recorded with the results"},
+      {.name = "out",
+       .target = &flags.out,
+       .help = "write the JSON here too",
+       .placeholder = "FILE"},
+  };
+}
+
+std::vector<FlagSpec> StepFlags(BenchFlags& flags) {
+  StepBenchOptions& o = flags.step;
+  return {
+      {.name = "model",
+       .target = &o.model,
+       .help = "Hugging Face directory",
+       .placeholder = "DIR",
+       .required = true},
+      {.name = "dummy",
+       .target = &o.dummy_weights,
+       .help = "random weights of the model's config.json"},
+      {.name = "adapter",
+       .target = &o.adapter_dirs,
+       .help = "PEFT directory; all in turn up to --adapters",
+       .placeholder = "DIR"},
+      {.name = "adapters",
+       .target = &o.adapters,
+       .help = "distinct adapters in the batch",
+       .min = 0},
+      {.name = "rows", .target = &o.rows, .help = "decoding sequences", .min = 1},
+      {.name = "context", .target = &o.context, .help = "prompt tokens a row", .min = 1},
+      {.name = "steps", .target = &o.steps, .help = "decode steps a round", .min = 1},
+      {.name = "rounds",
+       .target = &o.rounds,
+       .help = "rounds; base and LoRA steps alternate",
+       .min = 1},
+      {.name = "threads",
+       .target = &o.threads,
+       .help = "0: the cores this process may use",
+       .min = 0},
+      {.name = "dtype",
+       .target = &flags.dtype,
+       .help = "storage of the weights",
+       .allowed = {"bf16", "f32"}},
+  };
+}
+
+int RunStep(BenchFlags& flags, const std::string& command_line) {
+  flags.step.dtype = flags.dtype == "f32" ? DType::kF32 : DType::kBF16;
+  const auto results = RunStepBench(flags.step);
   if (!results.ok()) {
     std::fprintf(stderr, "lora-bench: %s\n", std::string(results.status().message()).c_str());
     return 1;
   }
-  const std::string json = rootstock::ReportJson(*results, CommandLine(argc, argv), commit);
+  const std::string json = ReportJson(*results, command_line, flags.commit);
   std::fputs(json.c_str(), stdout);
-  if (!out.empty()) std::ofstream(out) << json;
+  if (!flags.out.empty()) std::ofstream(flags.out) << json;
   return 0;
 }
+
+int Main(int argc, char** argv) {
+  std::string command_line = "lora-bench";
+  for (int i = 1; i < argc; ++i) command_line += std::string(" ") + argv[i];
+  BenchFlags flags;
+  const ProgramInfo program = {"lora-bench",
+                               "Rootstock's benchmarks; results as JSON on standard output",
+                               ROOTSTOCK_VERSION};
+  return RunCommand(program, Flags(flags),
+                    {{.name = "step",
+                      .help = "decode steps of one rank, without a coordinator",
+                      .table = StepFlags(flags),
+                      .run = [&] { return RunStep(flags, command_line); }}},
+                    argc, argv);
+}
+
+}  // namespace
+}  // namespace rootstock
+
+int main(int argc, char** argv) { return rootstock::Main(argc, argv); }

@@ -1,7 +1,6 @@
 // The engine alone: steps of one rank without coordinator, link or sampler.
 #pragma once
 
-#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -12,15 +11,15 @@
 namespace rootstock {
 
 struct StepBenchOptions {
-  std::filesystem::path model;
+  std::string model;  // Hugging Face directory
   bool dummy_weights = false;
-  std::vector<std::filesystem::path> adapter_dirs;  // PEFT directories, repeated up to `adapters`
-  int adapters = 8;
-  int rows = 16;
-  int context = 128;  // tokens a row before the first measured step
-  int steps = 32;     // measured decode steps a round
-  int rounds = 3;     // base and LoRA steps alternate
-  int threads = 0;    // 0: the cores this process may use
+  std::vector<std::string> adapter_dirs;  // PEFT directories, repeated up to `adapters`
+  int32_t adapters = 8;
+  int32_t rows = 16;
+  int32_t context = 128;  // tokens a row before the first measured step
+  int32_t steps = 32;     // measured decode steps a round
+  int32_t rounds = 3;     // base and LoRA steps alternate
+  int32_t threads = 0;    // 0: the cores this process may use
   DType dtype = DType::kBF16;
 };
 

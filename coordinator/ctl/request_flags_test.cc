@@ -1,4 +1,4 @@
-#include "coordinator/ctl/request_settings.h"
+#include "coordinator/ctl/request_flags.h"
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -13,7 +13,7 @@ std::string Error(const std::string& line) {
   return std::string(ParseBatchLine(line, {}).status().message());
 }
 
-TEST(RequestSettings, ABatchLineSetsEverything) {
+TEST(RequestFlags, ABatchLineSetsEverything) {
   v1::GenerateRequest defaults;
   defaults.set_max_tokens(5);
   const auto line = ParseBatchLine(
@@ -38,7 +38,7 @@ TEST(RequestSettings, ABatchLineSetsEverything) {
   EXPECT_EQ(line->label, "x");
 }
 
-TEST(RequestSettings, TokenIdsReplaceTheText) {
+TEST(RequestFlags, TokenIdsReplaceTheText) {
   v1::GenerateRequest defaults;
   defaults.set_text("hi");
   const auto line = ParseBatchLine(R"({"model": "m", "token_ids": [3, 4]})", defaults);
@@ -50,13 +50,13 @@ TEST(RequestSettings, TokenIdsReplaceTheText) {
   EXPECT_THAT(joined->request.token_ids().ids(), ElementsAre(3, 4, 5, 6));
 }
 
-TEST(RequestSettings, ValuesAreTheServersToJudge) {
+TEST(RequestFlags, ValuesAreTheServersToJudge) {
   const auto line = ParseBatchLine(R"({"max_tokens": -3, "temperature": -1})", {});
   ASSERT_TRUE(line.ok());
   EXPECT_EQ(line->request.max_tokens(), -3);
 }
 
-TEST(RequestSettings, ErrorsNameKeyAndValue) {
+TEST(RequestFlags, ErrorsNameKeyAndValue) {
   EXPECT_THAT(Error(R"({"max_tokens": "many"})"), HasSubstr("max-tokens=many"));
   EXPECT_THAT(Error(R"({"max_tokens": [1, 2]})"), HasSubstr("max-tokens=[1,2]"));
   EXPECT_THAT(Error(R"({"max_tokens": null})"), HasSubstr("max-tokens=null"));

@@ -1,0 +1,26 @@
+// loractl's command line: its commands with their flags.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "common/flags/commands.h"
+#include "coordinator/ctl/client.h"
+#include "rootstock/v1/inference.pb.h"
+
+namespace rootstock {
+
+// What the command line and the config file say. One thread.
+struct CommandLineValues {
+  ClientOptions client;
+  v1::GenerateRequest request;
+  std::string batch, name, path, text;
+  int32_t parallel = 256;
+  bool no_special = false, parse_special = false;
+};
+
+// Rows and commands that fill `values`, which is borrowed; the commands run with them.
+std::vector<FlagSpec> ClientFlags(CommandLineValues& values);
+std::vector<CommandSpec> ClientCommands(CommandLineValues& values);
+
+}  // namespace rootstock

@@ -1,0 +1,86 @@
+#include "coordinator/ctl/command_line.h"
+
+#include <fstream>
+
+#include "absl/strings/str_split.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace rootstock {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class CommandLineTest : public ::testing::Test {
+ protected:
+  // The chosen command's name, the help text, or the error.
+  std::string Parse(std::vector<const char*> args) {
+    values_ = {};
+    args.insert(args.begin(), "loractl");
+    const auto commands = ClientCommands(values_);
+    const auto choice = ParseCommand({"loractl", "client", "1"}, ClientFlags(values_), commands,
+                                     static_cast<int>(args.size()), args.data());
+    if (!choice.ok()) return std::string(choice.status().message());
+    return choice->command != nullptr ? choice->command->name : choice->text;
+  }
+  CommandLineValues values_;
+};
+
+TEST_F(CommandLineTest, EveryFlagIsAKeyOfAConfigFile) {
+  const std::string file = ::testing::TempDir() + "/loractl.yaml";
+  std::ofstream(file) << "address: far:1\ntenant: t\ntimeout: 3\njson: true\nmodel: pirate\n"
+                         "temperature: 0.5\nstop: [a, b]\nignore-eos: true\nparallel: 3\n"
+                         "parse-special: true\nno-special-tokens: true\n";
+  EXPECT_EQ(Parse({"--config", file.c_str(), "generate", "hi", "--temperature", "0.25"}),
+            "generate");
+  EXPECT_EQ(values_.client.address, "far:1");
+  EXPECT_EQ(values_.client.tenant, "t");
+  EXPECT_EQ(values_.client.timeout_seconds, 3);
+  EXPECT_TRUE(values_.client.json);
+  EXPECT_EQ(values_.request.model(), "pirate");
+  EXPECT_EQ(values_.request.text(), "hi");
+  EXPECT_EQ(values_.request.sampling().temperature(), 0.25f);
+  EXPECT_THAT(values_.request.stop(), ElementsAre("a", "b"));
+  EXPECT_TRUE(values_.request.ignore_eos());
+  EXPECT_TRUE(values_.request.parse_special());
+  EXPECT_EQ(values_.parallel, 3);
+  EXPECT_FALSE(values_.no_special);  // tokenize's
+
+  EXPECT_EQ(Parse({"tokenize", "x", "--config", file.c_str()}), "tokenize");
+  EXPECT_TRUE(values_.no_special);
+  EXPECT_TRUE(values_.parse_special);
+  EXPECT_FALSE(values_.request.parse_special());
+
+  std::ofstream(file) << "temprature: 1\n";
+  EXPECT_THAT(Parse({"status", "--config", file.c_str()}), HasSubstr("temprature=1: unknown key"));
+}
+
+TEST_F(CommandLineTest, CommandsTakeTheirArguments) {
+  EXPECT_EQ(Parse({"--json", "adapter", "add", "pirate", "dir/pirate"}), "adapter add");
+  EXPECT_EQ(values_.name, "pirate");
+  EXPECT_EQ(values_.path, "dir/pirate");
+  EXPECT_EQ(Parse({"adapter", "list"}), "adapter list");
+  EXPECT_EQ(Parse({"drain", "g0"}), "drain");
+  EXPECT_EQ(values_.name, "g0");
+  EXPECT_THAT(Parse({"adapter", "add", "pirate"}), HasSubstr("PATH: is required"));
+  EXPECT_THAT(Parse({"adapter"}), HasSubstr("command=adapter"));
+  EXPECT_THAT(Parse({"status", "--max-tokens", "3"}), HasSubstr("max-tokens=3: is no flag of"));
+  EXPECT_THAT(Parse({"generate", "--max-tokens", "many"}), HasSubstr("max-tokens=many"));
+  EXPECT_EQ(Parse({"generate", "--temperature", "-1", "--max-tokens=-3"}), "generate");
+  EXPECT_EQ(values_.request.max_tokens(), -3);  // the server's to judge
+}
+
+TEST_F(CommandLineTest, HelpFitsAScreen) {
+  for (const std::string& text : {Parse({"--help"}), Parse({"generate", "--help"})}) {
+    const std::vector<std::string> lines = absl::StrSplit(text, '\n');
+    EXPECT_LE(lines.size(), 45u) << text;
+    for (const std::string& line : lines) EXPECT_LE(line.size(), 100u) << line;
+  }
+  EXPECT_THAT(Parse({"--help"}), HasSubstr("adapter add NAME PATH"));
+  EXPECT_THAT(Parse({"--help"}), HasSubstr("generate [TEXT]"));
+  EXPECT_THAT(Parse({"generate", "--help"}), HasSubstr("--repetition-penalty N"));
+}
+
+}  // namespace
+}  // namespace rootstock
