@@ -1,0 +1,49 @@
+#include "kernels/linear/linear_cuda.h"
+
+#include "kernels/linear/lt_matmul.h"
+#include "kernels/linear/plain_cuda.h"
+
+namespace rootstock::kernels::cuda {
+namespace {
+
+std::string Refuse(const LinearArgs& args, const char* why) {
+  return "linear " + std::to_string(args.m) + " × " + std::to_string(args.n) + " × " +
+         std::to_string(args.k) + ": " + why;
+}
+
+class LinearByShape : public Linear {
+ public:
+  explicit LinearByShape(std::unique_ptr<LtMatmul> lt) : lt_(std::move(lt)) {}
+
+  std::string Run(const LinearArgs& args, cudaStream_t stream) override {
+    if (args.m < 0 || args.n < 1 || args.k < 1) return Refuse(args, "no such shape");
+    if (args.m == 0) return "";
+    if (args.x == nullptr || args.w == nullptr || args.out == nullptr) {
+      return Refuse(args, "null tensor");
+    }
+    if (args.type == Type::kF32 && args.out_type != Type::kF32) {
+      return Refuse(args, "f32 weights give f32");
+    }
+    if (LtMatmul::Takes(args)) {
+      const std::string error = lt_->Run(args, stream);
+      return error.empty() ? "" : Refuse(args, error.c_str());
+    }
+    const cudaError_t error = PlainLinear(args, stream);
+    return error == cudaSuccess ? "" : Refuse(args, cudaGetErrorString(error));
+  }
+
+  size_t workspace_bytes() const override { return lt_->workspace_bytes(); }
+
+ private:
+  std::unique_ptr<LtMatmul> lt_;
+};
+
+}  // namespace
+
+std::unique_ptr<Linear> MakeLinear(std::string* error) {
+  std::unique_ptr<LtMatmul> lt = LtMatmul::Create(error);
+  if (lt == nullptr) return nullptr;
+  return std::make_unique<LinearByShape>(std::move(lt));
+}
+
+}  // namespace rootstock::kernels::cuda
