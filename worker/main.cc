@@ -3,8 +3,8 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <fstream>
 #include <memory>
+#include <span>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/log.h"
@@ -31,19 +31,24 @@ class Executor : public CommandExecutor {
     return runtime_.Attach(epoch, limits);
   }
   absl::StatusOr<Completion> Execute(const Command& command) override {
+    const OwnWork work(communicator_.stats());
     absl::StatusOr<Completion> completion = runtime_.Execute(command);
+    work_us_ = work.Microseconds();
     const auto* step = std::get_if<StepPlan>(&command.kind);
     if (step == nullptr || !completion.ok() || !completion->outcome.ok()) return completion;
     if (!step->rows.empty()) metrics_.ObserveStep(runtime_.last_step());
     metrics_.ObserveTick(communicator_.stats());
     return completion;
   }
+  uint64_t work_us() const override { return work_us_; }
+  void ObserveWork(std::span<const uint64_t> work_us) override { metrics_.ObserveWork(work_us); }
   void Abandon(const Command& command) override { runtime_.Abandon(command); }
 
  private:
   WorkerRuntime& runtime_;
   WorkerMetrics& metrics_;
   const MpiCommunicator& communicator_;
+  uint64_t work_us_ = 0;
 };
 
 RankHello MakeHello(const WorkerOptions& options, const ModelPlan& plan, int metrics_port) {
@@ -56,19 +61,6 @@ RankHello MakeHello(const WorkerOptions& options, const ModelPlan& plan, int met
           plan.geometry,
           plan.source.dtype,
           options.group};
-}
-
-// "metrics PORT" of tp_rank 0, "tp_rank R metrics PORT" of the others; complete or absent.
-void WritePorts(const std::string& file, const GroupInfo& info) {
-  std::string text;
-  for (size_t r = 0; r < info.ranks.size(); ++r) {
-    if (r > 0) absl::StrAppend(&text, "tp_rank ", r, " ");
-    absl::StrAppend(&text, "metrics ", info.ranks[r].metrics_port, "\n");
-  }
-  std::ofstream(file + ".new") << text;
-  std::error_code error;
-  std::filesystem::rename(file + ".new", file, error);
-  if (error) LogWarning("port-file=", file, ": ", error.message());
 }
 
 // From options to the exit code. An error is every rank's.

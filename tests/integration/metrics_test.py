@@ -43,6 +43,11 @@ class MetricsTest(unittest.TestCase):
                         if line.startswith('rootstock_lora_segments_total{kernel="shrink"')]
             self.assertGreater(segments[0], 0)
             self.assertIn("process_resident_memory_bytes", text)
+            steps = [line for line in text.splitlines()
+                     if line.startswith("rootstock_tp_rank_skew_seconds_count")]
+            self.assertEqual(len(steps), 1 if 'tp_rank="0"' in text else 0)
+            for line in steps:
+                self.assertGreater(float(line.rsplit(" ", 1)[1]), 0)
 
     def test_each_request_counts_once_by_its_outcome(self):
         before = {o: self.ended(o) for o in ("ok", "client_error")}

@@ -1,6 +1,9 @@
 // What the link hands commands to; worker/runtime's end is wired up in main.cc.
 #pragma once
 
+#include <cstdint>
+#include <span>
+
 #include "absl/status/statusor.h"
 #include "common/plan/plan.h"
 
@@ -15,6 +18,10 @@ class CommandExecutor {
   virtual absl::StatusOr<AttachReport> Attach(const Epoch& epoch, const GroupLimits& limits) = 0;
   // The outer error means that the group is broken and ends the process.
   virtual absl::StatusOr<Completion> Execute(const Command& command) = 0;
+  // Microseconds of the last Execute that were this rank's own work, not waits for others.
+  virtual uint64_t work_us() const = 0;
+  // After a step with rows that every rank executed: work_us by rank.
+  virtual void ObserveWork(std::span<const uint64_t> work_us) = 0;
   // Another tp_rank failed what succeeded here.
   virtual void Abandon(const Command& command) = 0;
 };

@@ -79,19 +79,29 @@ BusMessage GroupBus::Receive() {
 }
 
 absl::Status GroupBus::Agree(const absl::Status& mine) {
+  std::vector<uint64_t> numbers;
+  return Agree(mine, 0, numbers);
+}
+
+absl::Status GroupBus::Agree(const absl::Status& mine, uint64_t number,
+                             std::vector<uint64_t>& numbers) {
+  numbers.assign(tp_size_, number);
   if (tp_size_ == 1) return mine;
-  const int failed = mine.ok() ? 0 : 1;
-  std::vector<int> all(tp_size_);
-  MPI_Allgather(&failed, 1, MPI_INT, all.data(), 1, MPI_INT, status_);
-  const auto first = std::find(all.begin(), all.end(), 1);
-  if (first == all.end()) return absl::OkStatus();
-  const int root = static_cast<int>(first - all.begin());
+  const std::array<uint64_t, 2> said = {mine.ok() ? 0u : 1u, number};
+  std::vector<std::array<uint64_t, 2>> all(tp_size_);
+  MPI_Allgather(said.data(), 2, MPI_UINT64_T, all.data(), 2, MPI_UINT64_T, status_);
+  int root = -1, failed = 0;  // the lowest failing rank; how many failed
+  for (int r = 0; r < tp_size_; ++r) {
+    numbers[r] = all[r][1];
+    if (all[r][0] == 0) continue;
+    if (failed++ == 0) root = r;
+  }
+  if (failed == 0) return absl::OkStatus();
   v1::Outcome outcome;
   ToProto(mine, &outcome);
   outcome.ParseFromString(BroadcastBytes(outcome.SerializeAsString(), root));
   const absl::Status theirs = StatusFromProto(outcome);
-  const bool everywhere = std::count(all.begin(), all.end(), 1) == tp_size_;
-  return everywhere ? theirs : Annotate(theirs, absl::StrCat("tp_rank ", root));
+  return failed == tp_size_ ? theirs : Annotate(theirs, absl::StrCat("tp_rank ", root));
 }
 
 std::string GroupBus::BroadcastBytes(std::string bytes, int root) {

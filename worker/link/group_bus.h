@@ -43,6 +43,8 @@ class GroupBus {
   // The same on every rank: OK if all are, else the lowest failing rank's status, which names the
   // rank unless all ranks failed.
   absl::Status Agree(const absl::Status& mine);
+  // And in the same exchange a number of each rank: by rank.
+  absl::Status Agree(const absl::Status& mine, uint64_t number, std::vector<uint64_t>& numbers);
   // By rank.
   std::vector<std::string> AllGather(const std::string& mine);
 

@@ -84,6 +84,26 @@ TEST(GroupLink, OneRanksFailedLoadFailsEverywhere) {
   EXPECT_EQ(rig.executor.log.back(), rig.last() ? "load 1" : "abandon 1");
 }
 
+// A step with rows, and nothing else, tells every rank how long each worked.
+TEST(GroupLink, WorkOfEveryRankRidesInTheAgreement) {
+  LinkRig rig;
+  rig.executor.own_work_us = 100 + rig.bus.tp_rank();
+  const int code = rig.Run([&](ScriptedStream& s, int) {
+    s.Attach(kFirst);
+    s.Send(CommandId(1), kFirst, Rows(1));
+    s.Send(CommandId(2), kFirst, StepPlan{});
+    s.Send(CommandId(3), kFirst, LoadAdapter{Sha256Of("a"), 1, {}, {PageId(3)}});
+    for (int i = 0; i < 3; ++i) EXPECT_TRUE(s.ReadCompletion().outcome.ok());
+    s.Leave();
+    s.AtEnd();
+    return grpc::Status::OK;
+  });
+  EXPECT_EQ(code, 0);
+  std::vector<uint64_t> expected;
+  for (int r = 0; r < rig.bus.tp_size(); ++r) expected.push_back(100 + r);
+  EXPECT_THAT(rig.executor.work, ElementsAre(expected));
+}
+
 TEST(GroupLink, RefusedGroupExitsNonZero) {
   LinkRig rig;
   EXPECT_EQ(rig.Run([](ScriptedStream& s, int) {

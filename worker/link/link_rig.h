@@ -17,11 +17,17 @@ class RecordingExecutor : public CommandExecutor {
  public:
   absl::StatusOr<AttachReport> Attach(const Epoch& epoch, const GroupLimits& limits) override;
   absl::StatusOr<Completion> Execute(const Command& command) override;
+  uint64_t work_us() const override { return own_work_us; }
+  void ObserveWork(std::span<const uint64_t> work_us) override {
+    work.emplace_back(work_us.begin(), work_us.end());
+  }
   void Abandon(const Command& command) override;
 
   // "attach 1.2 seqs=64", "step 7 rows=2", "load 3", "abandon 3", … in order.
   std::vector<std::string> log;
   bool fail_loads = false;
+  uint64_t own_work_us = 0;
+  std::vector<std::vector<uint64_t>> work;     // ObserveWork's
   std::function<void(const Command&)> before;  // a command is executed
   std::vector<ResidentAdapter> adapters;
 };

@@ -72,8 +72,11 @@ absl::Status Member::Execute(const Command& command, Answers& answers) {
   if (drop != nullptr && drop->from_disk && prefetcher_ != nullptr && completion.outcome.ok()) {
     completion.outcome = cache_.Remove(drop->digest);
   }
-  const absl::Status joint = bus_.Agree(completion.outcome);
+  std::vector<uint64_t> work_us;
+  const absl::Status joint = bus_.Agree(completion.outcome, executor_.work_us(), work_us);
   if (completion.outcome.ok() && !joint.ok()) executor_.Abandon(command);
+  const auto* step = std::get_if<StepPlan>(&command.kind);
+  if (step != nullptr && !step->rows.empty() && joint.ok()) executor_.ObserveWork(work_us);
   completion.outcome = joint;
   answers.completions.push_back(std::move(completion));
   return absl::OkStatus();

@@ -1,5 +1,7 @@
 #include "worker/parallel/collective_stats.h"
 
+#include <algorithm>
+
 namespace rootstock {
 
 const char* CollectiveOpName(CollectiveOp op) {
@@ -12,6 +14,21 @@ const char* CollectiveOpName(CollectiveOp op) {
       return "broadcast";
   }
   return "";
+}
+
+double CollectiveStats::seconds() const {
+  double sum = 0;
+  for (const CollectiveCounters& c : counters_) sum += c.seconds;
+  return sum;
+}
+
+OwnWork::OwnWork(const CollectiveStats& stats)
+    : stats_(stats), collectives_(stats.seconds()), start_(std::chrono::steady_clock::now()) {}
+
+uint64_t OwnWork::Microseconds() const {
+  const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - start_;
+  const double own = passed.count() - (stats_.seconds() - collectives_);
+  return static_cast<uint64_t>(std::max(0.0, own) * 1e6);
 }
 
 CollectiveStats::Timer::Timer(CollectiveStats& stats, CollectiveOp op, size_t bytes)

@@ -4,6 +4,7 @@
 #include <array>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 
 #include "worker/parallel/communicator.h"
 
@@ -20,6 +21,8 @@ class CollectiveStats {
  public:
   const CollectiveCounters& of(CollectiveOp op) const { return counters_[static_cast<int>(op)]; }
 
+  double seconds() const;  // of all
+
   // Counts one call over its own lifetime.
   class Timer {
    public:
@@ -35,6 +38,21 @@ class CollectiveStats {
 
  private:
   std::array<CollectiveCounters, 3> counters_{};
+};
+
+// A rank's own work since construction: the time that passed, less its collectives and so its waits
+// for other ranks. A rank that works longer than the others arrives later by the difference, and no
+// two clocks are compared. *Step thread only.*
+class OwnWork {
+ public:
+  // Borrowed.
+  explicit OwnWork(const CollectiveStats& stats);
+  uint64_t Microseconds() const;
+
+ private:
+  const CollectiveStats& stats_;
+  const double collectives_;  // seconds before
+  const std::chrono::steady_clock::time_point start_;
 };
 
 }  // namespace rootstock

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+
 #include "common/base/status.h"
 #include "worker/parallel/communicator_checks.h"
 
@@ -52,6 +54,25 @@ TEST(ThreadCommunicator, CountsCallsAndBytes) {
   EXPECT_EQ(sums.bytes, 80u);
   EXPECT_GE(sums.seconds, 0.0);
   EXPECT_EQ(self->stats().of(CollectiveOp::kBroadcast).calls, 0u);
+}
+
+TEST(OwnWork, LeavesOutTheTimeInCollectives) {
+  using Clock = std::chrono::steady_clock;
+  constexpr std::chrono::milliseconds kInCollective(20);
+  CollectiveStats stats;
+  {
+    const CollectiveStats::Timer before(stats, CollectiveOp::kBroadcast, 0);
+  }
+  const Clock::time_point start = Clock::now();
+  const OwnWork work(stats);
+  {
+    const CollectiveStats::Timer timer(stats, CollectiveOp::kAllReduce, 4);
+    for (const auto begin = Clock::now(); Clock::now() - begin < kInCollective;) {
+    }
+  }
+  const uint64_t own = work.Microseconds();
+  const auto rest = Clock::now() - start - kInCollective;
+  EXPECT_LE(own, std::chrono::duration_cast<std::chrono::microseconds>(rest).count());
 }
 
 }  // namespace

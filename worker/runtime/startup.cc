@@ -1,9 +1,11 @@
 #include "worker/runtime/startup.h"
 
+#include <filesystem>
 #include <fstream>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/log.h"
 #include "common/base/status.h"
 
 namespace rootstock {
@@ -32,6 +34,18 @@ absl::StatusOr<ModelPlan> PlanModel(const WorkerOptions& options, int tp_size, i
                                                {options.page_tokens, options.num_pages,
                                                 DefaultHostBudget(ranks_on_host)}));
   return plan;
+}
+
+void WritePorts(const std::string& file, const GroupInfo& info) {
+  std::string text;
+  for (size_t r = 0; r < info.ranks.size(); ++r) {
+    if (r > 0) absl::StrAppend(&text, "tp_rank ", r, " ");
+    absl::StrAppend(&text, "metrics ", info.ranks[r].metrics_port, "\n");
+  }
+  std::ofstream(file + ".new") << text;
+  std::error_code error;
+  std::filesystem::rename(file + ".new", file, error);
+  if (error) LogWarning("port-file=", file, ": ", error.message());
 }
 
 std::string BuildId() {

@@ -1,5 +1,6 @@
 #include "worker/runtime/worker_metrics.h"
 
+#include <algorithm>
 #include <chrono>
 
 namespace rootstock {
@@ -51,6 +52,13 @@ WorkerMetrics::WorkerMetrics(Metrics& m, int tp_rank, const WorkerFacts& facts)
       last_step_(m.MakeGauge("last_step_timestamp_seconds",
                              "When the last step or tick ended, in Unix time.",
                              {{"tp_rank", {tp_rank_}}})) {
+  if (tp_rank == 0) {
+    skew_ = m.MakeHistogram(
+        "tp_rank_skew_seconds",
+        "How much later than the first the last tp_rank arrived at its collectives in a step.",
+        {.0001, .0002, .0005, .001, .002, .005, .01, .02, .05, .1, .2, .5, 1},
+        {{"tp_rank", {tp_rank_}}});
+  }
   m.MakeInfo("worker_info", "What this worker is.",
              {{"tp_rank", tp_rank_},
               {"gpu_uuid", facts.device},
@@ -66,6 +74,12 @@ void WorkerMetrics::ObserveStep(const StepFacts& step) {
   distinct_adapters_.At(tp_rank_).Observe(step.distinct_adapters);
   CountLora("shrink", step.lora_shrink);
   CountLora("expand", step.lora_expand);
+}
+
+void WorkerMetrics::ObserveWork(std::span<const uint64_t> work_us) {
+  if (!skew_.has_value()) return;
+  const auto [least, most] = std::minmax_element(work_us.begin(), work_us.end());
+  skew_->At(tp_rank_).Observe(1e-6 * static_cast<double>(*most - *least));
 }
 
 void WorkerMetrics::CountLora(const char* kernel, const LoraKernelStats& stats) {

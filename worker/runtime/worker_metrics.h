@@ -2,6 +2,8 @@
 #pragma once
 
 #include <array>
+#include <optional>
+#include <span>
 #include <string>
 
 #include "common/metrics/metrics.h"
@@ -23,6 +25,8 @@ class WorkerMetrics {
   WorkerMetrics(Metrics& metrics, int tp_rank, const WorkerFacts& facts);
   // After a Step that had rows.
   void ObserveStep(const StepFacts& step);
+  // After a step with rows: each rank's own work. tp_rank 0 shows how far they lie apart.
+  void ObserveWork(std::span<const uint64_t> work_us);
   // After any step or tick: what collectives did since the last call.
   void ObserveTick(const CollectiveStats& stats);
 
@@ -34,6 +38,7 @@ class WorkerMetrics {
   const Family<Counter> lora_segments_, lora_kernel_seconds_;
   const Family<Counter> collective_seconds_, collective_bytes_;
   const Family<Gauge> last_step_;
+  std::optional<Family<Histogram>> skew_;  // tp_rank 0
   std::array<CollectiveCounters, kAllCollectiveOps.size()> seen_{};
 };
 

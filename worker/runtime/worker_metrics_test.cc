@@ -46,6 +46,24 @@ TEST(WorkerMetrics, LoraKernelsAddUp) {
   }
 }
 
+TEST(WorkerMetrics, SkewIsWhatTheLastRankWorkedLonger) {
+  Metrics metrics;
+  WorkerMetrics first(metrics, 0, {});
+  const std::vector<uint64_t> apart = {3000, 5000, 3500}, together = {4000, 4000, 4000};
+  first.ObserveWork(apart);
+  first.ObserveWork(together);
+  const std::string text = metrics.Text();
+  for (const char* line : {R"(rootstock_tp_rank_skew_seconds_count{tp_rank="0"} 2)",
+                           R"(rootstock_tp_rank_skew_seconds_sum{tp_rank="0"} 0.002)",
+                           R"(rootstock_tp_rank_skew_seconds_bucket{tp_rank="0",le="0.001"} 1)"}) {
+    EXPECT_THAT(text, HasSubstr(line));
+  }
+  Metrics others;
+  WorkerMetrics second(others, 1, {});
+  second.ObserveWork(apart);
+  EXPECT_THAT(others.Text(), testing::Not(HasSubstr("skew")));
+}
+
 TEST(WorkerMetrics, CollectivesAddUp) {
   Metrics metrics;
   WorkerMetrics worker(metrics, 0, {});
