@@ -152,6 +152,7 @@ struct Coordinator::Parts {
   std::unique_ptr<Registry> registry;
   std::unique_ptr<MetricsServer> metrics_server;
   std::unique_ptr<Frontend> frontend;
+  std::shared_ptr<const EngineMetrics> engine_metrics;
   std::unique_ptr<CoordinatorEngine> engine;
   std::unique_ptr<WorkPool> request_pool, admin_pool, registrations;
   std::unique_ptr<InferenceService> inference;
@@ -203,6 +204,7 @@ void Coordinator::Parts::MakeEngine() {
   const int threads = std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 2, 1, 8);
   frontend = std::make_unique<Frontend>(model.served.name, model.tokenizer, threads);
   const Clock clock = MonotonicClock();
+  engine_metrics = std::make_shared<const EngineMetrics>(metrics);
   engine = std::make_unique<CoordinatorEngine>(
       EngineOptions{.model = model.served,
                     .limits = {.max_model_len = model.served.max_model_len,
@@ -215,7 +217,7 @@ void Coordinator::Parts::MakeEngine() {
                     .clock = clock,
                     .wall_clock = [] { return absl::Now(); },
                     .queues = ThreadTaskQueues(clock),
-                    .metrics = std::make_shared<const EngineMetrics>(metrics),
+                    .metrics = engine_metrics,
                     .registry = registry.get(),
                     .text = MakeTextPort(frontend.get()),
                     .shape = MakeModelPort(model.spec),
@@ -227,7 +229,9 @@ void Coordinator::Parts::MakeServices() {
   admin_pool = std::make_unique<WorkPool>(kAdminThreads, kMaxWaitingAdmin);
   registrations =
       std::make_unique<WorkPool>(kRegistrationThreads, kMaxWaitingRegistrations, "registrations");
-  inference = std::make_unique<InferenceService>(engine.get(), frontend.get(), request_pool.get());
+  inference = std::make_unique<InferenceService>(
+      engine.get(), frontend.get(), request_pool.get(),
+      StreamMetrics{engine_metrics->stream_backpressure_seconds, MonotonicClock()});
   adapters = std::make_unique<AdaptersService>(registry.get(), engine.get(), model.spec,
                                                admin_pool.get(), registrations.get());
   cluster = std::make_unique<ClusterService>(

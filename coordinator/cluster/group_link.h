@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "common/plan/plan.h"
@@ -40,6 +41,8 @@ class GroupDirectory {
   virtual ~GroupDirectory() = default;
   // A stream's first message. An error refuses the group by name; it exits with the message.
   virtual absl::StatusOr<Order> OnHello(const GroupInfo& info) = 0;
+  // A stream ended between its order and its attach.
+  virtual void OnFormingLost(const std::string& group, const Epoch& epoch) = 0;
   // The report that answers the order. Takes the link; an error refuses.
   virtual absl::StatusOr<std::shared_ptr<GroupListener>> OnAttached(
       const GroupInfo& info, const AttachReport& report, std::shared_ptr<GroupLink> link) = 0;

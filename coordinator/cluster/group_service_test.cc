@@ -73,6 +73,10 @@ class FakeDirectory : public GroupDirectory {
     return std::make_shared<Listener>(&events, report.epoch.attach);
   }
 
+  void OnFormingLost(const std::string& group, const Epoch& epoch) override {
+    events.Add(absl::StrCat("forming lost ", group, " ", epoch.attach));
+  }
+
   Events events;
   std::shared_ptr<GroupLink> link;
 
@@ -197,7 +201,7 @@ TEST_F(GroupServiceTest, ARefusedGroupHearsWhy) {
   second.Hello();
   second.Report(FromProto(second.Read().attach())->epoch, /*num_pages=*/2);
   EXPECT_THAT(second.Read().refuse().message(), HasSubstr("num_pages=2: too few"));
-  EXPECT_THAT(directory_.events.WaitFor(1), ElementsAre("hello 1"));
+  EXPECT_THAT(directory_.events.WaitFor(2), ElementsAre("hello 1", "forming lost g0 1"));
 }
 
 TEST_F(GroupServiceTest, MessagesOutOfTurnAndStaleReportsAreRefused) {
@@ -252,6 +256,24 @@ TEST_F(GroupServiceTest, LossIsToldOnce) {
   again.Attach();
   const auto events = directory_.events.WaitFor(5);
   EXPECT_EQ(events.back(), "attached 2");
+}
+
+TEST_F(GroupServiceTest, AStreamThatEndsBeforeItsAttachIsTold) {
+  FakeGroup gone(channel_);
+  gone.Hello();
+  gone.Read();
+  gone.Cancel();
+  EXPECT_EQ(directory_.events.WaitFor(2).back(), "forming lost g0 1");
+  FakeGroup refused(channel_);
+  refused.Hello();
+  refused.Report(FromProto(refused.Read().attach())->epoch, /*num_pages=*/2);
+  EXPECT_FALSE(refused.End().ok());
+  EXPECT_EQ(directory_.events.WaitFor(4).back(), "forming lost g0 2");
+  FakeGroup whole(channel_);
+  whole.Attach();
+  directory_.events.WaitFor(6);
+  whole.Cancel();
+  EXPECT_EQ(directory_.events.WaitFor(7).back(), "lost 3");
 }
 
 TEST_F(GroupServiceTest, LeavingAndLeave) {

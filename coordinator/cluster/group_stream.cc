@@ -146,10 +146,10 @@ void GroupStream::Close(const absl::Status& why) {
 void GroupStream::Lose(const absl::Status& why) {
   std::lock_guard lock(listener_mutex_);
   if (state_ == State::kEnded) return;
-  const bool was_attached = state_ == State::kAttached;
-  state_ = State::kEnded;
+  const State was = std::exchange(state_, State::kEnded);
   table_->Remove(info_.name, this);
-  if (!was_attached) return;
+  if (was == State::kReport) directory_->OnFormingLost(info_.name, epoch_);
+  if (was != State::kAttached) return;
   table_->CountAttached(-1);
   listener_->OnLost(why);
   listener_.reset();

@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
+#include "coordinator/engine/counted_sink.h"
 
 namespace rootstock {
 namespace {
@@ -89,7 +90,6 @@ absl::StatusOr<RequestPtr> CoordinatorEngine::Admit(const GenerateRequest& reque
   }
   if (++queued_ > options_.max_queued) {
     --queued_;
-    options_.metrics->Shed("queue_full");
     return WithRetryAfter(
         MakeError(absl::StatusCode::kResourceExhausted, Reason::kQueueFull, "queue",
                   absl::StrCat(options_.max_queued), "requests wait already; try again later"),
@@ -104,7 +104,7 @@ absl::StatusOr<RequestNumber> CoordinatorEngine::Generate(GenerateRequest reques
                                                           std::shared_ptr<GenerateSink> sink) {
   auto admitted = Admit(request);
   if (!admitted.ok()) {
-    options_.metrics->Ended(admitted.status());
+    Refused(admitted.status());
     return admitted.status();
   }
   const RequestPtr live = *std::move(admitted);
@@ -118,20 +118,21 @@ absl::StatusOr<RequestNumber> CoordinatorEngine::Generate(GenerateRequest reques
   sink->OnAccepted(accepted);
   const RequestNumber number = live->number;
   const std::weak_ptr<LiveRequest> weak = live;  // which owns the sink
-  live->sink =
-      options_.text.open({.n = request.n,
-                          .prompt_tokens = resolved.prompt,
-                          .stop = std::move(request.stop),
-                          .include_stop_in_output = request.include_stop_in_output,
-                          .skip_special_tokens = request.skip_special_tokens,
-                          .min_tokens = resolved.min_tokens,
-                          .prompt_logprobs = request.prompt_logprobs.has_value()},
-                         std::move(sink), [weak, signal = router_->StopSignal(number)](int sample) {
-                           const RequestPtr r = weak.lock();
-                           if (!r) return;
-                           r->stopped[static_cast<size_t>(sample)] = true;
-                           signal();
-                         });
+  live->sink = options_.text.open(
+      {.n = request.n,
+       .prompt_tokens = resolved.prompt,
+       .stop = std::move(request.stop),
+       .include_stop_in_output = request.include_stop_in_output,
+       .skip_special_tokens = request.skip_special_tokens,
+       .min_tokens = resolved.min_tokens,
+       .prompt_logprobs = request.prompt_logprobs.has_value()},
+      std::make_shared<CountedSink>(std::move(sink), request.n, options_.clock, options_.metrics),
+      [weak, signal = router_->StopSignal(number)](int sample) {
+        const RequestPtr r = weak.lock();
+        if (!r) return;
+        r->stopped[static_cast<size_t>(sample)] = true;
+        signal();
+      });
   {
     const std::lock_guard lock(live_mutex_);
     live_[number.value] = live;
@@ -139,6 +140,12 @@ absl::StatusOr<RequestNumber> CoordinatorEngine::Generate(GenerateRequest reques
   options_.metrics->prompt_tokens.Observe(accepted.prompt_tokens);
   router_->Submit(live);
   return number;
+}
+
+void CoordinatorEngine::Refused(const absl::Status& status) {
+  const auto detail = GetErrorDetail(status);
+  if (detail && detail->reason == Reason::kQueueFull) options_.metrics->Shed("queue_full");
+  options_.metrics->Ended(status);
 }
 
 void CoordinatorEngine::OnAdmitted(const LiveRequest& request) {
@@ -157,18 +164,7 @@ void CoordinatorEngine::LeaveQueue(const LiveRequest& request) {
 void CoordinatorEngine::Close(const RequestPtr& request, const absl::Status& status) {
   const EngineMetrics& metrics = *options_.metrics;
   metrics.Ended(status);
-  const absl::Time now = options_.clock();
-  metrics.e2e.Observe(absl::ToDoubleSeconds(now - request->arrived));
-  size_t tokens = 0, longest = 0;
-  for (const Sequence& s : request->sequences) {
-    tokens += s.outputs.size();
-    longest = std::max(longest, s.outputs.size());
-  }
-  metrics.output_tokens.Observe(static_cast<double>(tokens));
-  if (longest > 1) {
-    metrics.tpot.Observe(absl::ToDoubleSeconds(now - request->first_token_at) /
-                         static_cast<double>(longest - 1));
-  }
+  metrics.e2e.Observe(absl::ToDoubleSeconds(options_.clock() - request->arrived));
   if (request->admitted) {
     --running_;
     metrics.running_requests.Add(-1);
@@ -176,7 +172,9 @@ void CoordinatorEngine::Close(const RequestPtr& request, const absl::Status& sta
     LeaveQueue(*request);
   }
   if (absl::IsCancelled(status)) {
-    metrics.Disconnected(!request->admitted ? "queued" : longest == 0 ? "prefill" : "decode");
+    metrics.Disconnected(!request->admitted      ? "queued"
+                         : !request->tokens_seen ? "prefill"
+                                                 : "decode");
   }
   request->sink->Close(status);
   const std::lock_guard lock(live_mutex_);
@@ -197,6 +195,8 @@ EngineStatus CoordinatorEngine::Status() const {
   for (const auto& [name, record] : groups_) {
     if (record.engine) {
       out.groups.push_back(record.engine->Snapshot());
+    } else if (record.last) {
+      out.groups.push_back(*record.last);
     } else {
       GroupStatus forming;
       forming.info = record.info;
@@ -214,8 +214,9 @@ absl::Status CoordinatorEngine::Drain(absl::Time deadline) {
   while (!live_.empty()) {
     const absl::Duration left = deadline - options_.wall_clock();
     if (left <= absl::ZeroDuration()) {
+      router_->DrainOut();
       return MakeError(absl::StatusCode::kDeadlineExceeded, Reason::kDeadlineExceeded, "drain", "",
-                       absl::StrCat(live_.size(), " requests still run"));
+                       absl::StrCat(live_.size(), " requests still ran and were ended"));
     }
     live_changed_.wait_for(lock,
                            absl::ToChronoMilliseconds(std::min(left, absl::Milliseconds(1000))));

@@ -75,6 +75,7 @@ class CoordinatorEngine : public Engine, public GroupDirectory {
 
   absl::StatusOr<RequestNumber> Generate(GenerateRequest request,
                                          std::shared_ptr<GenerateSink> sink) override;
+  void Refused(const absl::Status& status) override;
   void Cancel(RequestNumber request) override;
   EngineStatus Status() const override;
   absl::Status Drain(absl::Time deadline) override;
@@ -82,6 +83,7 @@ class CoordinatorEngine : public Engine, public GroupDirectory {
   void DropAdapter(const Digest& digest) override;
 
   absl::StatusOr<Order> OnHello(const GroupInfo& info) override;
+  void OnFormingLost(const std::string& group, const Epoch& epoch) override;
   absl::StatusOr<std::shared_ptr<GroupListener>> OnAttached(
       const GroupInfo& info, const AttachReport& report, std::shared_ptr<GroupLink> link) override;
 
@@ -89,7 +91,10 @@ class CoordinatorEngine : public Engine, public GroupDirectory {
   struct GroupRecord {
     GroupInfo info;
     Epoch epoch;
-    std::shared_ptr<GroupEngine> engine;  // null while forming
+    bool forming = false;                  // ordered to attach, its stream stands
+    std::shared_ptr<GroupEngine> engine;   // from attach until the router has heard of its loss
+    std::shared_ptr<const StreamEnd> end;  // of the last one attached
+    std::optional<GroupStatus> last;       // of one that is lost
     // The group comes back with new processes since then.
     std::optional<absl::Time> reforming_since;
     bool drained_before = false;
@@ -100,6 +105,9 @@ class CoordinatorEngine : public Engine, public GroupDirectory {
   absl::Status CheckGroup(const GroupInfo& info) const;
   absl::Status CheckNameIsFree(const GroupInfo& info) const;  // under groups_mutex_
   GroupCallbacks CallbacksFor(const std::string& group, uint64_t attach);
+  // Of the attach that counts; nothing for an earlier one.
+  void ShowState(const std::string& group, uint64_t attach, const char* state);
+  void OnGroupGone(const std::string& group, uint64_t attach);
   void Close(const RequestPtr& request, const absl::Status& status);
   void OnAdmitted(const LiveRequest& request);
   void LeaveQueue(const LiveRequest& request);

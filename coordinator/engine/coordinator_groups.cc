@@ -63,13 +63,14 @@ absl::Status CoordinatorEngine::CheckGroup(const GroupInfo& info) const {
 // A second run under the name would take the stream from the first one, and that one take it back.
 absl::Status CoordinatorEngine::CheckNameIsFree(const GroupInfo& info) const {
   const auto it = groups_.find(info.name);
-  if (it == groups_.end() || !it->second.engine || it->second.engine->stream_end().over) {
-    return absl::OkStatus();
-  }
-  if (SameInstance(it->second.info, info)) return absl::OkStatus();
-  const RankInfo& leader = it->second.info.ranks[0];
+  if (it == groups_.end()) return absl::OkStatus();
+  const GroupRecord& record = it->second;
+  const bool attached = record.engine && !record.end->over;
+  if ((!attached && !record.forming) || SameInstance(record.info, info)) return absl::OkStatus();
+  const RankInfo& leader = record.info.ranks[0];
   return MakeError(absl::StatusCode::kAlreadyExists, Reason::kGroupMismatch, "group", info.name,
-                   absl::StrCat("already attached from ", leader.host, " pid ", leader.pid));
+                   absl::StrCat(attached ? "already attached from " : "already forming from ",
+                                leader.host, " pid ", leader.pid));
 }
 
 absl::StatusOr<GroupDirectory::Order> CoordinatorEngine::OnHello(const GroupInfo& info) {
@@ -82,21 +83,50 @@ absl::StatusOr<GroupDirectory::Order> CoordinatorEngine::OnHello(const GroupInfo
     return status;
   }
   GroupRecord& record = groups_[info.name];
-  old = std::move(record.engine);
-  if (old) {
-    const StreamEnd& end = old->stream_end();
+  if (const auto end = std::exchange(record.end, nullptr)) {
     record.reforming_since.reset();
-    if (end.over && !SameInstance(record.info, info)) {
-      record.reforming_since = absl::FromUnixMicros(end.at_us);
-      record.drained_before = end.drained;
+    if (end->over && !SameInstance(record.info, info)) {
+      record.reforming_since = absl::FromUnixMicros(end->at_us);
+      record.drained_before = end->drained;
     }
-    // The group itself says that its former stream is over, whatever the transport knows yet.
-    old->Lose(absl::UnavailableError("the group attached again"));
   }
+  old = std::move(record.engine);
+  // The group itself says that its former stream is over, whatever the transport knows yet.
+  if (old) old->Lose(absl::UnavailableError("the group attached again"));
   record.info = info;
   record.epoch = {options_.registry->incarnation(), next_attach_++};
+  record.forming = true;
+  record.last.reset();
   options_.metrics->GroupIs(info.name, "forming");
   return Order{record.epoch, options_.limits};
+}
+
+void CoordinatorEngine::OnFormingLost(const std::string& group, const Epoch& epoch) {
+  const std::lock_guard lock(groups_mutex_);
+  const auto it = groups_.find(group);
+  if (it == groups_.end() || it->second.epoch != epoch) return;
+  GroupRecord& record = it->second;
+  record.forming = false;
+  record.last.emplace();
+  record.last->info = record.info;
+  record.last->epoch = epoch;
+  record.last->state = "broken";
+  options_.metrics->GroupIs(group, "broken");
+}
+
+void CoordinatorEngine::ShowState(const std::string& group, uint64_t attach, const char* state) {
+  const std::lock_guard lock(groups_mutex_);
+  if (groups_.at(group).epoch.attach == attach) options_.metrics->GroupIs(group, state);
+}
+
+// On the router's thread, which may join the engine's.
+void CoordinatorEngine::OnGroupGone(const std::string& group, uint64_t attach) {
+  std::shared_ptr<GroupEngine> over;  // ends outside the lock
+  const std::lock_guard lock(groups_mutex_);
+  GroupRecord& record = groups_.at(group);
+  if (record.epoch.attach != attach || !record.engine) return;
+  record.last = record.engine->Snapshot();
+  over = std::move(record.engine);
 }
 
 GroupCallbacks CoordinatorEngine::CallbacksFor(const std::string& group, uint64_t attach) {
@@ -114,10 +144,11 @@ GroupCallbacks CoordinatorEngine::CallbacksFor(const std::string& group, uint64_
   out.residency = [router, attach](const Digest& digest, bool resident) {
     router->ResidencyChanged(attach, digest, resident);
   };
+  out.draining = [this, group, attach] { ShowState(group, attach, "draining"); };
   out.gone = [this, router, group, attach](const absl::Status& why) {
     LogWarning("group '", group, "' lost: ", std::string(why.message()));
-    options_.metrics->GroupIs(group, "broken");
-    router->Gone(attach);
+    ShowState(group, attach, "broken");
+    router->Gone(attach, [this, group, attach] { OnGroupGone(group, attach); });
   };
   return out;
 }
@@ -130,7 +161,7 @@ absl::StatusOr<std::shared_ptr<GroupListener>> CoordinatorEngine::OnAttached(
   }
   const std::lock_guard lock(groups_mutex_);
   const auto it = groups_.find(info.name);
-  if (it == groups_.end() || it->second.epoch != report.epoch || it->second.engine) {
+  if (it == groups_.end() || it->second.epoch != report.epoch || !it->second.forming) {
     return MakeError(absl::StatusCode::kFailedPrecondition, Reason::kStaleEpoch, "epoch",
                      absl::StrCat(report.epoch.incarnation, ".", report.epoch.attach),
                      "a later attach of the group was ordered");
@@ -157,6 +188,8 @@ absl::StatusOr<std::shared_ptr<GroupListener>> CoordinatorEngine::OnAttached(
                                        CallbacksFor(info.name, attach)));
   std::shared_ptr<GroupEngine> engine = std::move(made);
   it->second.engine = engine;
+  it->second.end = engine->stream_end();
+  it->second.forming = false;
   options_.metrics->GroupIs(info.name, "ready");
   if (const auto since = std::exchange(it->second.reforming_since, std::nullopt)) {
     options_.metrics->Reformed(info.name, it->second.drained_before, options_.clock() - *since);

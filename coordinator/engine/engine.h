@@ -44,10 +44,14 @@ class Engine {
   // sent to `sink`; on success OnAccepted was, and the rest follows on frontend threads.
   virtual absl::StatusOr<RequestNumber> Generate(GenerateRequest request,
                                                  std::shared_ptr<GenerateSink> sink) = 0;
-  // Pages are free within two steps; OnDone(CANCELLED) follows. Unknown numbers are ignored.
+  // Counts a request that ended before Generate could be called.
+  virtual void Refused(const absl::Status& status) = 0;
+  // Pages are free within two steps; OnDone(CANCELLED) follows, or DEADLINE_EXCEEDED when that is
+  // what the client gave up for. Unknown numbers are ignored.
   virtual void Cancel(RequestNumber request) = 0;
   virtual EngineStatus Status() const = 0;
-  // Refuses new requests; returns when the running ones have ended or at the deadline.
+  // Refuses new requests; returns when the running ones have ended or at the deadline:
+  // DEADLINE_EXCEEDED, and those left end with UNAVAILABLE / draining.
   virtual absl::Status Drain(absl::Time deadline) = 0;
   virtual absl::Status DrainGroup(const std::string& group) = 0;
   // Forgets the adapter on all groups once nothing uses it.

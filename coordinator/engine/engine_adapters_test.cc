@@ -169,7 +169,7 @@ TEST(EngineAdapters, F11G1AFailedFetchOrLoadFailsItsRequestsOnlyAndTheNameStaysU
     for (const auto& sent : {one, two}) {
       EXPECT_EQ(ReasonOf(sent.heard->status), Reason::kDigestMismatch);
       EXPECT_THAT(std::string(sent.heard->status.message()),
-                  HasSubstr("adapter 'a' could not be loaded: blob=x: flipped bit"));
+                  HasSubstr("adapter=a: could not be loaded: blob=x: flipped bit"));
       EXPECT_EQ(sent.heard->closes, 1);
     }
     world.ExpectClean();

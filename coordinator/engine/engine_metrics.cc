@@ -15,10 +15,12 @@ const std::vector<std::string> kGroupStates = {"forming", "loading", "ready", "d
 Label Class() { return {"tenant_class", {"default"}}; }
 Label Group() { return {"group", {}, kMaxGroups}; }
 
-// requests_total's closed list of outcomes.
+// requests_total's closed list of outcomes. What we lost or can't read is no fault of the client,
+// whatever the code says.
 const char* Outcome(const absl::Status& status) {
   const auto detail = GetErrorDetail(status);
   const Reason reason = detail ? detail->reason : Reason::kInternal;
+  const char* internal = reason == Reason::kWorkerLost ? "worker_lost" : "internal_error";
   switch (status.code()) {
     case absl::StatusCode::kOk:
       return "ok";
@@ -26,18 +28,19 @@ const char* Outcome(const absl::Status& status) {
       return "client_cancelled";
     case absl::StatusCode::kDeadlineExceeded:
       return "deadline_exceeded";
-    case absl::StatusCode::kResourceExhausted:
     case absl::StatusCode::kUnavailable:
-      return "overloaded";
+      return reason == Reason::kDraining ? "overloaded" : internal;
+    case absl::StatusCode::kResourceExhausted:
+      return reason == Reason::kIoError ? internal : "overloaded";
     case absl::StatusCode::kInvalidArgument:
     case absl::StatusCode::kNotFound:
     case absl::StatusCode::kFailedPrecondition:
-      return "client_error";
+      return reason == Reason::kIoError ? internal : "client_error";
     case absl::StatusCode::kUnauthenticated:
     case absl::StatusCode::kPermissionDenied:
       return "unauthenticated";
     default:
-      return reason == Reason::kWorkerLost ? "worker_lost" : "internal_error";
+      return internal;
   }
 }
 
@@ -108,6 +111,10 @@ void EngineMetrics::MakeTokens(Metrics& m) {
   prompt_tokens_cached = prompts.At("default", "cached");
   output_tokens_total =
       m.MakeCounter("output_tokens_total", "Tokens delivered", {Class()}).At("default");
+  stream_backpressure_seconds =
+      m.MakeCounter("stream_backpressure_seconds_total",
+                    "Time that streams had tokens ready and their clients did not take them")
+          .At();
   queue_requests =
       m.MakeGauge("queue_requests", "Requests that have not run yet", {Class()}).At("default");
   running_requests =
@@ -223,6 +230,12 @@ void EngineMetrics::Reformed(const std::string& group, bool drained, absl::Durat
 
 void EngineMetrics::GroupIs(const std::string& group, const std::string& state) const {
   for (const std::string& s : kGroupStates) group_state_.At(group, s).Set(s == state ? 1 : 0);
+  if (state == "ready" || state == "draining") return;
+  const GroupMetrics g = ForGroup(group);
+  for (const Gauge& gauge :
+       {g.pages_kv, g.pages_adapter, g.pages_free, g.residents, g.resident_bytes}) {
+    gauge.Set(0);
+  }
 }
 
 GroupMetrics EngineMetrics::ForGroup(const std::string& group) const {

@@ -34,11 +34,13 @@ class EngineMetrics {
   void Disconnected(const char* phase) const { disconnects_.At(phase).Add(); }
   void Requeued(bool drained, size_t requests) const;
   void Reformed(const std::string& group, bool drained, absl::Duration took) const;
+  // Of one that is not attached no page is known.
   void GroupIs(const std::string& group, const std::string& state) const;
   GroupMetrics ForGroup(const std::string& group) const;
 
   Gauge queue_requests, queue_tokens, running_requests;
   Histogram tpot, itl, e2e, cancel_latency, prompt_tokens, output_tokens;
+  Counter stream_backpressure_seconds;
   Counter prompt_tokens_computed, prompt_tokens_cached, output_tokens_total;
   Counter preemptions, replays, replayed_tokens, evictions, evictions_retire;
   Counter kv_pages_pressure, adapter_pages_pressure, adapter_pages_unload;

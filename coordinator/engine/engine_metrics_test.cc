@@ -68,6 +68,31 @@ TEST(EngineMetrics, ACancelledRequestsPagesGoWithItsGroup) {
   EXPECT_EQ(world.Metric("cancel_latency_seconds_count"), 1);
 }
 
+TEST(EngineMetrics, TokensAfterAStopStringThatIsFoundLateCountNowhere) {
+  World world;
+  FakeGroup& group = world.AddGroup("g");
+  GenerateRequest r = World::Ask("base", {5, 6}, 60);
+  r.n = 2;
+  const auto sent = world.Generate(std::move(r));
+  sent.heard->stop_string_after = 3;
+  world.Run();
+  while (sent.heard->tokens[0].size() < 6 || sent.heard->tokens[1].size() < 6) {
+    ASSERT_FALSE(sent.heard->done);
+    world.executor.Advance(absl::Milliseconds(10));
+    group.CompleteStep();
+    world.Run();
+  }
+  sent.heard->on_stop(0);
+  sent.heard->on_stop(1);
+  world.Settle();
+  EXPECT_TRUE(sent.heard->status.ok());
+  EXPECT_EQ(world.Metric("output_tokens_total{tenant_class=\"default\"}"), 6);
+  EXPECT_EQ(world.Metric("request_output_tokens_sum"), 6);
+  EXPECT_EQ(world.Metric("inter_token_latency_seconds_count"), 4);
+  EXPECT_EQ(world.Metric("time_per_output_token_seconds_count{tenant_class=\"default\"}"), 1);
+  world.ExpectClean();
+}
+
 TEST(EngineMetrics, EvictedPagesCountByOwnerAndReason) {
   World world;
   world.AddGroup("g", 12);

@@ -1,5 +1,6 @@
 // Steps and requests of one group: PROTOCOL §2, §3, §5, and what clients see of them.
 #include <numeric>
+#include <thread>
 
 #include "common/base/status.h"
 #include "coordinator/engine/testing/toy_model.h"
@@ -302,16 +303,39 @@ TEST(EngineSteps, AFullQueueShedsWithARetryHint) {
 }
 
 TEST(EngineSteps, ADrainingCoordinatorFinishesWhatItHas) {
-  World world;
+  World world({.threads = true});
   FakeGroup& group = world.AddGroup("g");
   const auto sent = world.Generate(World::Ask("base", {5}, 10));
-  world.Run();
-  EXPECT_FALSE(world.engine->Drain(world.executor.clock()()).ok());
+  std::thread draining([&] { EXPECT_TRUE(world.engine->Drain(absl::InfiniteFuture()).ok()); });
+  while (!world.engine->Status().draining) std::this_thread::yield();
   EXPECT_EQ(ReasonOf(world.TryGenerate(World::Ask("base", {5}, 2)).status()), Reason::kDraining);
-  world.Settle();
+  while (!sent.heard->done) group.CompleteAll();
+  draining.join();
   world.ExpectRight(sent);
-  EXPECT_TRUE(world.engine->Drain(world.executor.clock()() + absl::Seconds(1)).ok());
   EXPECT_FALSE(group.left);
+}
+
+TEST(EngineSteps, WhatRunsAtTheDrainsDeadlineEndsAsDraining) {
+  World world({.limits = {.max_model_len = 64, .max_num_seqs = 1, .max_num_batched_tokens = 16}});
+  FakeGroup& group = world.AddGroup("g");
+  const auto running = world.Generate(World::Ask("base", {5}, 10));
+  const auto in_line = world.Generate(World::Ask("base", {6}, 10));
+  world.Run();
+  group.CompleteStep();
+  world.Run();
+  const auto on_its_way = world.Generate(World::Ask("base", {7}, 10));
+  EXPECT_EQ(world.engine->Drain(world.executor.clock()()).code(),
+            absl::StatusCode::kDeadlineExceeded);
+  world.Run();
+  for (const auto& sent : {running, in_line, on_its_way}) {
+    EXPECT_EQ(sent.heard->status.code(), absl::StatusCode::kUnavailable);
+    EXPECT_EQ(ReasonOf(sent.heard->status), Reason::kDraining);
+    EXPECT_EQ(sent.heard->closes, 1);
+  }
+  EXPECT_GT(running.heard->tokens[0].size(), 0u);
+  world.Settle();
+  EXPECT_TRUE(world.engine->Drain(world.executor.clock()()).ok());
+  world.ExpectClean();
 }
 
 TEST(EngineSteps, AnIdleGroupTicksEverySecond) {

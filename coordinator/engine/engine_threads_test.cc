@@ -78,6 +78,41 @@ TEST(EngineThreads, StreamsAreExactWhileEverythingHappensAtOnce) {
   for (const auto& [name, group] : world.groups) EXPECT_TRUE(group->violations.empty());
 }
 
+// PROTOCOL §2, D = 1, by the clock: each result is held back for 50 ms after its step could begin.
+TEST(EngineThreads, AResultDelayedBy50MsSeesTheNextPlanArriveFirst) {
+  using std::chrono::steady_clock;
+  constexpr auto kDelay = std::chrono::milliseconds(50);
+  WorldOptions options;
+  options.threads = true;
+  World world(options);
+  FakeGroup& group = world.AddGroup("g");
+  GenerateRequest r = World::Ask("base", {5, 6, 7}, 40);
+  r.ignore_eos = false;
+  r.sampling.seed = 1000;  // eos ends the answer, which nobody can foresee
+  size_t tokens = 0;
+  while (tokens < 4 || tokens > 12) {
+    tokens = toy::Expected({5, 6, 7}, 0, ++*r.sampling.seed, 0, 40, false).size();
+  }
+  const auto sent = world.Generate(std::move(r));
+  steady_clock::time_point free_at = steady_clock::now();
+  for (size_t step = 0; !sent.heard->done || group.pending_steps() > 0; ++step) {
+    ASSERT_TRUE(Await([&] { return group.step_times().size() > step; }));
+    std::this_thread::sleep_until(std::max(group.step_times()[step].received, free_at) + kDelay);
+    group.CompleteStep();
+    free_at = *group.step_times()[step].completed;
+  }
+  const std::vector<FakeGroup::StepTimes> times = group.step_times();
+  ASSERT_EQ(times.size(), tokens + 1);
+  for (size_t i = 0; i + 1 < times.size(); ++i) {
+    EXPECT_GE(*times[i].completed - times[i].received, kDelay) << "step " << i;
+    EXPECT_LT(times[i + 1].received, *times[i].completed) << "step " << i;
+  }
+  world.ExpectRight(sent);
+  EXPECT_EQ(group.rows, tokens + 1);
+  EXPECT_EQ(group.most_wasted_rows, 1u);
+  EXPECT_TRUE(group.violations.empty());
+}
+
 TEST(EngineThreads, AnEngineMayStopAtAnyMoment) {
   for (int round = 0; round < 5; ++round) {
     WorldOptions options;

@@ -9,6 +9,24 @@
 
 namespace rootstock {
 
+namespace {
+
+// The name was bound to content that we hold: where it can't be had, its code is ours and not that
+// of the fetch, which would tell the client of an unknown model or of its own cancel.
+absl::Status LoadFailure(const std::string& model, const absl::Status& why) {
+  const bool may_pass = absl::IsUnavailable(why) || absl::IsDeadlineExceeded(why) ||
+                        absl::IsCancelled(why) || absl::IsResourceExhausted(why);
+  const bool lost = absl::IsNotFound(why) || absl::IsDataLoss(why);
+  const auto detail = GetErrorDetail(why);
+  return MakeError(may_pass ? absl::StatusCode::kUnavailable
+                   : lost   ? absl::StatusCode::kDataLoss
+                            : absl::StatusCode::kInternal,
+                   detail ? detail->reason : Reason::kIoError, "adapter", model,
+                   absl::StrCat("could not be loaded: ", std::string(why.message())));
+}
+
+}  // namespace
+
 // Turns the transport's calls into tasks. Outlives the engine: its queue then takes none.
 class GroupEngine::Listener : public GroupListener {
  public:
@@ -251,8 +269,7 @@ void GroupEngine::OnAdapterEvent(const GroupAdapters::Event& event) {
         const auto it = parked_.find(order);
         if (it == parked_.end()) continue;  // a sibling closed its request
         LiveRequest& request = *it->second->request;
-        CloseRequest(request, Annotate(event.why, absl::StrCat("adapter '", request.resolved.model,
-                                                               "' could not be loaded")));
+        CloseRequest(request, LoadFailure(request.resolved.model, event.why));
       }
       return;
   }

@@ -44,6 +44,7 @@ struct GroupCallbacks {
   std::function<void(RequestNumber)> ended;
   std::function<void(std::vector<RequestPtr>)> returned;  // to be placed again
   std::function<void(Digest, bool resident)> residency;
+  std::function<void()> draining;
   std::function<void(const absl::Status&)> gone;  // lost; nothing follows
 };
 
@@ -85,7 +86,7 @@ class GroupEngine {
   // Ends its thread: no callback follows, later calls do nothing. Not from its own thread.
   void Stop();
   GroupStatus Snapshot() const;
-  const StreamEnd& stream_end() const { return *stream_end_; }
+  std::shared_ptr<const StreamEnd> stream_end() const { return stream_end_; }
 
  private:
   struct SentRow {

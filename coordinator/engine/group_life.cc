@@ -18,7 +18,7 @@ constexpr uint32_t kMaxDeaths = 2;
 
 void GroupEngine::OnDrain() {
   if (lost_) return;
-  draining_ = true;
+  if (!std::exchange(draining_, true)) callbacks_.draining();
   Pump();
 }
 
@@ -87,8 +87,11 @@ void GroupEngine::OnLost(const absl::Status& why) {
   }
   GiveBack(std::move(back));
   {
+    // Nothing is known of its pages until it attaches again.
     const std::lock_guard lock(status_mutex_);
     status_.state = "broken";
+    status_.pages_free = status_.pages_kv = status_.pages_adapter = 0;
+    status_.adapters.clear();
   }
   callbacks_.gone(why);
 }
@@ -122,9 +125,11 @@ void GroupEngine::Publish() {
   status_.pages_free = pages_.free_pages();
   status_.pages_kv = pages_.kv_pages();
   status_.pages_adapter = pages_.adapter_pages();
-  if (published_changes_ != adapters_.residency_changes()) {
-    published_changes_ = adapters_.residency_changes();
-    status_.adapters = adapters_.Residents();
+  const uint64_t changes = adapters_.residency_changes();
+  const bool changed = std::exchange(published_changes_, changes) != changes;
+  if (changed) status_.adapters = adapters_.Residents();
+  if (stream_end_->over) return;  // the series are those of the group's next attach
+  if (changed) {
     series_.residents.Set(static_cast<double>(status_.adapters.size()));
     double bytes = 0;
     for (const ResidentAdapter& a : status_.adapters) {

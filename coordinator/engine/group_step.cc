@@ -291,7 +291,6 @@ void GroupEngine::ApplyResult(const SentRow& row, RowResult& result) {
       s.prompt_logprobs_sent = true;
     }
   }
-  const absl::Time now = config_.clock();
   for (size_t i = 0; i < result.tokens.size(); ++i) {
     if (request.stopped[s.index]) {
       batch.finish_reason = FinishReason::kStop;
@@ -302,14 +301,9 @@ void GroupEngine::ApplyResult(const SentRow& row, RowResult& result) {
     if (i < result.logprobs.size()) batch.logprobs.push_back(std::move(result.logprobs[i]));
     if (!request.tokens_seen) {
       request.tokens_seen = true;
-      request.first_token_at = now;
-      config_.metrics->FirstToken(now - request.arrived, request.resolved.adapter != nullptr,
-                                  request.cold);
+      config_.metrics->FirstToken(config_.clock() - request.arrived,
+                                  request.resolved.adapter != nullptr, request.cold);
     }
-    if (s.last_token_at != absl::InfinitePast()) {
-      config_.metrics->itl.Observe(absl::ToDoubleSeconds(now - s.last_token_at));
-    }
-    s.last_token_at = now;
     const FinishOutcome finish =
         CheckFinish(request.resolved, static_cast<uint32_t>(s.outputs.size()), result.tokens[i]);
     if (finish.reason != FinishReason::kNone) {
@@ -319,7 +313,6 @@ void GroupEngine::ApplyResult(const SentRow& row, RowResult& result) {
     }
   }
   const bool finished = batch.finish_reason != FinishReason::kNone;
-  config_.metrics->output_tokens_total.Add(static_cast<double>(batch.tokens.size()));
   if (!batch.tokens.empty() || !batch.prompt_logprobs.empty()) request.sink->Push(std::move(batch));
   if (s.prompt_confirmed) KeepPrompt(request);
   if (finished) FinishSequence(s);

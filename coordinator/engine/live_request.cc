@@ -46,12 +46,18 @@ bool LiveRequest::rows_in_flight() const {
 }
 
 absl::Status AbortStatus(const LiveRequest& request) {
-  if (request.abort == AbortCause::kDeadline) {
-    return MakeError(absl::StatusCode::kDeadlineExceeded, Reason::kDeadlineExceeded, "request",
-                     request.resolved.request_id, "its deadline passed");
+  const std::string& id = request.resolved.request_id;
+  switch (request.abort) {
+    case AbortCause::kDeadline:
+      return MakeError(absl::StatusCode::kDeadlineExceeded, Reason::kDeadlineExceeded, "request",
+                       id, "its deadline passed");
+    case AbortCause::kDraining:
+      return MakeError(absl::StatusCode::kUnavailable, Reason::kDraining, "request", id,
+                       "the coordinator stops, and its time to drain is over");
+    default:
+      return MakeError(absl::StatusCode::kCancelled, Reason::kCancelled, "request", id,
+                       "cancelled by the client");
   }
-  return MakeError(absl::StatusCode::kCancelled, Reason::kCancelled, "request",
-                   request.resolved.request_id, "cancelled by the client");
 }
 
 }  // namespace rootstock

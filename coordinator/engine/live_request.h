@@ -27,7 +27,6 @@ struct Sequence {
   uint32_t deaths = 0;                        // groups that were lost while it ran on them
   std::vector<TokenLogprob> prompt_logprobs;  // received so far, sample 0 only
   bool prompt_logprobs_sent = false;
-  absl::Time last_token_at = absl::InfinitePast();
 
   // On a group, while it holds a slot.
   bool running = false;
@@ -50,7 +49,7 @@ struct Sequence {
   bool wants_rows() const;
 };
 
-enum class AbortCause { kNone, kCancelled, kDeadline };
+enum class AbortCause { kNone, kCancelled, kDeadline, kDraining };
 
 // Held by one thread at a time (the router, a group engine): that one owns everything but the
 // atomics, which any thread may set before it pokes the owner.
@@ -66,7 +65,6 @@ struct LiveRequest {
   bool admitted = false;  // a sample has run once
   bool cold = false;      // its adapter was not on the group's device when it came there
   bool tokens_seen = false;
-  absl::Time first_token_at;
   bool closed = false;
   bool freeing = false;        // cancelled, and a step in flight names it
   AdapterFootprint footprint;  // on the present group
@@ -86,7 +84,7 @@ struct LiveRequest {
 
 using RequestPtr = std::shared_ptr<LiveRequest>;
 
-// CANCELLED or DEADLINE_EXCEEDED, as `abort` says.
+// CANCELLED, DEADLINE_EXCEEDED or UNAVAILABLE / draining, as `abort` says.
 absl::Status AbortStatus(const LiveRequest& request);
 
 constexpr Order kOrdersPerRequest = 128;  // samples

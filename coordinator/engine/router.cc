@@ -40,6 +40,17 @@ void Router::Cancel(RequestNumber request) {
   queue_->Post([this, request, now = clock_()] { Abort(request, AbortCause::kCancelled, now); });
 }
 
+void Router::DrainOut() {
+  queue_->Post([this] {
+    drained_out_ = true;
+    std::vector<uint64_t> numbers;
+    for (const auto& [number, known] : requests_) numbers.push_back(number);
+    for (const uint64_t number : numbers) {
+      Abort(RequestNumber(number), AbortCause::kDraining, clock_());
+    }
+  });
+}
+
 std::function<void()> Router::StopSignal(RequestNumber request) {
   return [this, queue = queue_, request] {
     queue->Post([this, request] {
@@ -133,9 +144,10 @@ void Router::ResidencyChanged(uint64_t attach, const Digest& digest, bool reside
   });
 }
 
-void Router::Gone(uint64_t attach) {
-  queue_->Post([this, attach] {
-    groups_.erase(attach);  // joins its thread, which has nothing left to say
+void Router::Gone(uint64_t attach, std::function<void()> released) {
+  queue_->Post([this, attach, released = std::move(released)] {
+    groups_.erase(attach);  // may join its thread, which has nothing left to say
+    released();
     // What was on its way to the group when it was lost.
     std::vector<uint64_t> numbers;
     for (const auto& [number, known] : requests_) {
@@ -158,7 +170,9 @@ void Router::OnSubmit(RequestPtr request) {
   Known& known = requests_[number.value];
   known.request = std::move(request);
   waiting_.insert(number.value);
-  if (waiting_.size() == 1) {
+  if (drained_out_) {
+    Abort(number, AbortCause::kDraining, clock_());
+  } else if (waiting_.size() == 1) {
     PlaceOne(known);
   } else {
     PlaceAll();
@@ -192,6 +206,9 @@ void Router::Abort(RequestNumber number, AbortCause cause, absl::Time at) {
   if (it == requests_.end()) return;
   LiveRequest& request = *it->second.request;
   if (request.abort == AbortCause::kNone) {
+    if (cause == AbortCause::kCancelled && EndedByDeadline(request.arrived, request.deadline, at)) {
+      cause = AbortCause::kDeadline;
+    }
     request.aborted_at = at;
     request.abort = cause;
   }

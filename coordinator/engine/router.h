@@ -41,6 +41,8 @@ class Router {
   void Cancel(RequestNumber request);
   // To be called when `stopped` was set; may be called after the router's end.
   std::function<void()> StopSignal(RequestNumber request);
+  // Ends every request, and those that are still on their way here.
+  void DrainOut();
   void DropAdapter(const Digest& digest);
   // Groups by attach number.
   void GroupUp(uint64_t attach, std::shared_ptr<GroupEngine> engine, uint32_t max_num_seqs);
@@ -49,7 +51,8 @@ class Router {
   void Ended(uint64_t attach, RequestNumber request);
   void Returned(uint64_t attach, std::vector<RequestPtr> requests);
   void ResidencyChanged(uint64_t attach, const Digest& digest, bool resident);
-  void Gone(uint64_t attach);
+  // `released` runs on the router's thread, when it has let go of the group's engine.
+  void Gone(uint64_t attach, std::function<void()> released);
 
  private:
   enum class Line { kNone, kHot, kCold };
@@ -86,6 +89,7 @@ class Router {
   std::map<uint64_t, Group> groups_;
   std::map<uint64_t, Known> requests_;  // by number: arrival order
   std::set<uint64_t> waiting_;
+  bool drained_out_ = false;
   // Of requests_ that have one. The queue has one timer, at the nearest.
   std::set<std::pair<absl::Time, uint64_t>> deadlines_;
   absl::Time armed_ = absl::InfiniteFuture();

@@ -15,6 +15,9 @@ constexpr int32_t kMaxSamples = 128;
 constexpr size_t kMaxListedTokens = 1024;
 constexpr size_t kMaxIdBytes = 256;
 constexpr size_t kMaxTenantBytes = 63;
+// gRPC states timeouts to three digits or fewer, rounded up: under 1 % too long, taken twice.
+constexpr int64_t kTimeoutRounding = 50;
+constexpr absl::Duration kTransit = absl::Milliseconds(50);
 
 template <typename T>
 absl::Status Bad(const std::string& field, const T& value, const std::string& text) {
@@ -158,8 +161,12 @@ absl::StatusOr<ResolvedRequest> Resolve(const GenerateRequest& request, const Se
   out.n = static_cast<uint32_t>(request.n);
   const uint32_t room = model.max_model_len - static_cast<uint32_t>(prompt.size());
   out.max_tokens_asked = request.max_tokens.has_value();
-  out.max_tokens = std::min(
-      room, static_cast<uint32_t>(request.max_tokens.value_or(static_cast<int32_t>(room))));
+  out.max_tokens = request.max_tokens ? static_cast<uint32_t>(*request.max_tokens) : room;
+  if (out.max_tokens > room) {
+    return InvalidField(Reason::kContextLength, "max_tokens", absl::StrCat(out.max_tokens),
+                        absl::StrCat("with the prompt's ", prompt.size(), " tokens it exceeds the ",
+                                     "context of ", model.max_model_len));
+  }
   out.min_tokens = static_cast<uint32_t>(request.min_tokens);
   if (out.min_tokens > out.max_tokens) {
     return Bad("min_tokens", out.min_tokens,
@@ -179,6 +186,11 @@ absl::StatusOr<ResolvedRequest> Resolve(const GenerateRequest& request, const Se
     }
   }
   return out;
+}
+
+bool EndedByDeadline(absl::Time arrived, absl::Time deadline, absl::Time now) {
+  if (deadline == absl::InfiniteFuture()) return false;
+  return now >= deadline - kTransit - (deadline - arrived) / kTimeoutRounding;
 }
 
 FinishOutcome CheckFinish(const ResolvedRequest& request, uint32_t count, int32_t token) {

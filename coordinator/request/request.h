@@ -48,10 +48,15 @@ struct ResolvedRequest {
 absl::Status CheckFields(const GenerateRequest& request, const ServedModel& model);
 
 // `prompt`: the encoded text, or the request's ids. `drawn_seed` is used when none was asked for.
-// INVALID_ARGUMENT / empty_prompt, context_length, invalid_argument (a token id out of range).
+// INVALID_ARGUMENT / empty_prompt, context_length (the prompt, or prompt and max_tokens),
+// invalid_argument (a token id out of range).
 absl::StatusOr<ResolvedRequest> Resolve(const GenerateRequest& request, const ServedModel& model,
                                         std::vector<int32_t> prompt, AdapterHandle adapter,
                                         uint64_t drawn_seed);
+
+// Whether a call that was broken off at `now` ended by its deadline. A client gives up by its own
+// clock, and what it states was rounded up on the wire: that may be heard a little before.
+bool EndedByDeadline(absl::Time arrived, absl::Time deadline, absl::Time now);
 
 // Whether the output token number `count` (from 1), which is `token`, ends its sample.
 // Eos and stop ids count only after min_tokens other tokens.

@@ -116,19 +116,42 @@ TEST(Request, DefaultsComeFromTheModelThenFromUs) {
   EXPECT_EQ(ResolveIt(Request(), m)->sampling.temperature, 0.0f);
 }
 
-TEST(Request, MaxTokensIsCutToTheContext) {
+TEST(Request, MaxTokensFillTheContextAndMayNotExceedIt) {
   GenerateRequest r = Request();
   EXPECT_EQ(ResolveIt(r)->max_tokens, 29u);
   EXPECT_FALSE(ResolveIt(r)->max_tokens_asked);
-  r.max_tokens = 1000;
+  r.max_tokens = 29;
   EXPECT_EQ(ResolveIt(r)->max_tokens, 29u);
   EXPECT_TRUE(ResolveIt(r)->max_tokens_asked);
+  for (const int32_t over : {30, std::numeric_limits<int32_t>::max()}) {
+    r.max_tokens = over;
+    const absl::Status refused = ResolveIt(r).status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(GetErrorDetail(refused)->reason, Reason::kContextLength);
+    EXPECT_EQ(refused.message(), "max_tokens=" + std::to_string(over) +
+                                     ": with the prompt's 3 tokens it exceeds the context of 32");
+  }
   r.max_tokens = 4;
   EXPECT_EQ(ResolveIt(r)->max_tokens, 4u);
   EXPECT_EQ(ResolveIt(r)->max_positions(), 6u);
   r.max_tokens.reset();
   r.min_tokens = 30;
   EXPECT_FALSE(ResolveIt(r).ok());
+}
+
+TEST(Request, ACallThatEndsAtItsDeadlineOrAsEarlyAsTheWireMakesItEndedByIt) {
+  const absl::Time arrived = absl::FromUnixSeconds(1000);
+  const auto ended = [&](absl::Duration timeout, absl::Duration after) {
+    return EndedByDeadline(arrived, arrived + timeout, arrived + after);
+  };
+  EXPECT_TRUE(ended(absl::Seconds(10), absl::Seconds(10)));
+  EXPECT_TRUE(ended(absl::Seconds(10), absl::Seconds(11)));
+  EXPECT_TRUE(ended(absl::Seconds(10), absl::Seconds(9.85)));
+  EXPECT_FALSE(ended(absl::Seconds(10), absl::Seconds(9)));
+  EXPECT_TRUE(ended(absl::Milliseconds(500), absl::Milliseconds(470)));
+  EXPECT_FALSE(ended(absl::Milliseconds(500), absl::Milliseconds(400)));
+  EXPECT_TRUE(ended(-absl::Seconds(1), absl::ZeroDuration()));
+  EXPECT_FALSE(ended(absl::InfiniteDuration(), absl::Hours(1000)));
 }
 
 TEST(Request, TheSeedIsTheAskedOneOrTheDrawnOne) {

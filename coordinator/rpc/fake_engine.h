@@ -34,6 +34,11 @@ class FakeEngine : public Engine {
     wake_.notify_all();
     return RequestNumber(calls_.size());
   }
+  void Refused(const absl::Status& status) override {
+    std::lock_guard lock(mutex_);
+    refused_.push_back(status);
+    wake_.notify_all();
+  }
   void Cancel(RequestNumber request) override {
     std::lock_guard lock(mutex_);
     cancelled_.push_back(request.value);
@@ -49,6 +54,10 @@ class FakeEngine : public Engine {
   }
   void DropAdapter(const Digest& digest) override { dropped.push_back(digest); }
 
+  std::vector<Call> calls() {
+    std::lock_guard lock(mutex_);
+    return calls_;
+  }
   Call WaitForCall(size_t number) {
     std::unique_lock lock(mutex_);
     wake_.wait_for(lock, std::chrono::seconds(20), [&] { return calls_.size() >= number; });
@@ -58,6 +67,12 @@ class FakeEngine : public Engine {
     std::unique_lock lock(mutex_);
     wake_.wait_for(lock, std::chrono::seconds(20), [&] { return cancelled_.size() >= count; });
     return cancelled_;
+  }
+
+  std::vector<absl::Status> WaitForRefused(size_t count) {
+    std::unique_lock lock(mutex_);
+    wake_.wait_for(lock, std::chrono::seconds(20), [&] { return refused_.size() >= count; });
+    return refused_;
   }
 
   // Set before the calls that they are for.
@@ -71,6 +86,7 @@ class FakeEngine : public Engine {
   std::condition_variable wake_;
   std::vector<Call> calls_;
   std::vector<uint64_t> cancelled_;
+  std::vector<absl::Status> refused_;
 };
 
 }  // namespace rootstock

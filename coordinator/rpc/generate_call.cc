@@ -4,38 +4,49 @@
 
 #include <utility>
 
-#include "absl/time/time.h"
+#include "absl/time/clock.h"
+#include "common/base/status.h"
+#include "coordinator/request/request.h"
 #include "coordinator/rpc/convert.h"
 #include "coordinator/rpc/status.h"
 
 namespace rootstock {
 
 GenerateCall::GenerateCall(grpc::CallbackServerContext* context, Engine* engine,
-                           const Frontend* frontend)
-    : context_(context), engine_(engine), frontend_(frontend) {}
+                           const Frontend* frontend, StreamMetrics metrics)
+    : context_(context), engine_(engine), frontend_(frontend), backpressure_(std::move(metrics)) {}
 
 void GenerateCall::Begin(const v1::GenerateRequest& wire, WorkPool* pool) {
   self_ = shared_from_this();
+  arrived_ = absl::Now();
+  const auto deadline = context_->deadline();
+  if (deadline != std::chrono::system_clock::time_point::max()) {
+    deadline_ = absl::FromChrono(deadline);
+  }
   with_ids_ = wire.echo_token_ids() || !frontend_->has_tokenizer();
   auto request = FromProto(wire);
   if (!request.ok()) {
-    End(request.status());
+    Refuse(request.status());
     return;
   }
-  const auto deadline = context_->deadline();
-  if (deadline != std::chrono::system_clock::time_point::max()) {
-    request->deadline = absl::FromChrono(deadline);
-  }
+  request->deadline = deadline_;
   const bool taken = pool->Post(
       [self = self_, request = *std::move(request)]() mutable { self->Admit(std::move(request)); });
-  if (!taken) End(TooBusy(*pool));
+  if (!taken) Refuse(TooBusy(*pool));
+}
+
+bool GenerateCall::StopWaiting() {
+  std::lock_guard lock(mutex_);
+  return std::exchange(waiting_, false);
+}
+
+void GenerateCall::Refuse(const absl::Status& status) {
+  if (StopWaiting()) engine_->Refused(status);
+  End(status);
 }
 
 void GenerateCall::Admit(GenerateRequest request) {
-  {
-    std::lock_guard lock(mutex_);
-    if (cancelled_) return;  // before anybody heard of it
-  }
+  if (!StopWaiting()) return;  // cancelled before anybody heard of it
   const auto number = engine_->Generate(std::move(request), shared_from_this());
   if (!number.ok()) {
     End(number.status());
@@ -89,6 +100,7 @@ void GenerateCall::Write(v1::GenerateResponse message) {
   std::lock_guard lock(mutex_);
   if (end_.has_value()) return;
   outgoing_.push_back(std::move(message));
+  backpressure_.Update(outgoing_.size());
   if (!writing_) WriteNextLocked();
 }
 
@@ -97,6 +109,7 @@ void GenerateCall::OnWriteDone(bool ok) {
   writing_ = false;
   outgoing_.pop_front();
   if (!ok) outgoing_.clear();  // OnCancel tells the engine
+  backpressure_.Update(outgoing_.size());
   WriteNextLocked();
 }
 
@@ -117,6 +130,16 @@ void GenerateCall::End(const absl::Status& status) {
   if (!writing_) WriteNextLocked();
 }
 
+// gRPC tells of a passed deadline as of a cancel.
+absl::Status GenerateCall::CancelStatus() const {
+  if (EndedByDeadline(arrived_, deadline_, absl::Now())) {
+    return MakeError(absl::StatusCode::kDeadlineExceeded, Reason::kDeadlineExceeded, "deadline", "",
+                     "it passed before the request was looked at");
+  }
+  return MakeError(absl::StatusCode::kCancelled, Reason::kCancelled, "request", "",
+                   "cancelled by the client");
+}
+
 // The client is gone or its deadline passed: what is queued has no reader.
 void GenerateCall::OnCancel() {
   std::optional<RequestNumber> number;
@@ -126,9 +149,10 @@ void GenerateCall::OnCancel() {
     number = number_;
     if (outgoing_.size() > 1) outgoing_.erase(outgoing_.begin() + 1, outgoing_.end());
     if (!writing_) outgoing_.clear();
+    backpressure_.Update(outgoing_.size());
   }
   if (number.has_value()) engine_->Cancel(*number);
-  End(absl::CancelledError("cancelled by the client"));
+  Refuse(CancelStatus());
 }
 
 void GenerateCall::OnDone() { self_.reset(); }

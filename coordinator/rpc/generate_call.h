@@ -10,6 +10,7 @@
 
 #include "coordinator/engine/engine.h"
 #include "coordinator/frontend/frontend.h"
+#include "coordinator/rpc/backpressure.h"
 #include "coordinator/rpc/work_pool.h"
 #include "rootstock/v1/inference.pb.h"
 
@@ -23,7 +24,8 @@ class GenerateCall : public grpc::ServerWriteReactor<v1::GenerateResponse>,
                      public std::enable_shared_from_this<GenerateCall> {
  public:
   // Engine and frontend outlive the call.
-  GenerateCall(grpc::CallbackServerContext* context, Engine* engine, const Frontend* frontend);
+  GenerateCall(grpc::CallbackServerContext* context, Engine* engine, const Frontend* frontend,
+               StreamMetrics metrics);
   // Once, when a shared_ptr owns it: the request goes to the engine on a thread of the pool.
   void Begin(const v1::GenerateRequest& wire, WorkPool* pool);
 
@@ -38,6 +40,10 @@ class GenerateCall : public grpc::ServerWriteReactor<v1::GenerateResponse>,
 
  private:
   void Admit(GenerateRequest request);
+  // Ends the call before the engine has heard of it, unless something else has.
+  void Refuse(const absl::Status& status);
+  bool StopWaiting();  // true once
+  absl::Status CancelStatus() const;
   void Write(v1::GenerateResponse message);
   // The call's status, after what is queued.
   void End(const absl::Status& status);
@@ -47,13 +53,16 @@ class GenerateCall : public grpc::ServerWriteReactor<v1::GenerateResponse>,
   Engine* const engine_;
   const Frontend* const frontend_;
   std::shared_ptr<GenerateCall> self_;
+  absl::Time arrived_, deadline_ = absl::InfiniteFuture();  // wall clock
   bool with_ids_ = false;
   GenerateAccepted accepted_;  // written by OnAccepted, before all other sink calls
 
   std::mutex mutex_;
+  bool waiting_ = true;  // neither refused nor with the engine
   std::optional<RequestNumber> number_;
   bool cancelled_ = false;
   std::deque<v1::GenerateResponse> outgoing_;  // the first one is being written
+  Backpressure backpressure_;
   bool writing_ = false;
   bool finished_ = false;
   std::optional<absl::Status> end_;

@@ -2,6 +2,8 @@
 
 #include <grpcpp/server_context.h>
 
+#include <utility>
+
 #include "common/base/status.h"
 #include "coordinator/rpc/generate_call.h"
 #include "coordinator/rpc/status.h"
@@ -12,12 +14,12 @@ namespace rootstock {
 // Thread-safe.
 class InferenceService::Service : public v1::Inference::CallbackService {
  public:
-  Service(Engine* engine, const Frontend* frontend, WorkPool* pool)
-      : engine_(engine), frontend_(frontend), pool_(pool) {}
+  Service(Engine* engine, const Frontend* frontend, WorkPool* pool, StreamMetrics metrics)
+      : engine_(engine), frontend_(frontend), pool_(pool), metrics_(std::move(metrics)) {}
 
   grpc::ServerWriteReactor<v1::GenerateResponse>* Generate(
       grpc::CallbackServerContext* context, const v1::GenerateRequest* request) override {
-    auto call = std::make_shared<GenerateCall>(context, engine_, frontend_);
+    auto call = std::make_shared<GenerateCall>(context, engine_, frontend_, metrics_);
     call->Begin(*request, pool_);
     return call.get();
   }
@@ -50,10 +52,12 @@ class InferenceService::Service : public v1::Inference::CallbackService {
   Engine* const engine_;
   const Frontend* const frontend_;
   WorkPool* const pool_;
+  const StreamMetrics metrics_;
 };
 
-InferenceService::InferenceService(Engine* engine, const Frontend* frontend, WorkPool* pool)
-    : service_(std::make_unique<Service>(engine, frontend, pool)) {}
+InferenceService::InferenceService(Engine* engine, const Frontend* frontend, WorkPool* pool,
+                                   StreamMetrics metrics)
+    : service_(std::make_unique<Service>(engine, frontend, pool, std::move(metrics))) {}
 InferenceService::~InferenceService() = default;
 grpc::Service* InferenceService::service() { return service_.get(); }
 

@@ -5,6 +5,7 @@
 
 #include "coordinator/engine/engine.h"
 #include "coordinator/frontend/frontend.h"
+#include "coordinator/rpc/backpressure.h"
 #include "coordinator/rpc/work_pool.h"
 
 namespace grpc {
@@ -17,7 +18,7 @@ namespace rootstock {
 class InferenceService {
  public:
   // All outlive the service's server.
-  InferenceService(Engine* engine, const Frontend* frontend, WorkPool* pool);
+  InferenceService(Engine* engine, const Frontend* frontend, WorkPool* pool, StreamMetrics metrics);
   ~InferenceService();
   grpc::Service* service();
 

@@ -31,7 +31,9 @@ v1::ErrorDetail DetailOf(const grpc::ClientContext& context) {
 class RpcTest : public ::testing::Test {
  protected:
   RpcTest()
-      : inference_(&engine_, &frontend_, &pool_),
+      : inference_(&engine_, &frontend_, &pool_,
+                   {metrics_.MakeCounter("waited_seconds_total", "").At(),
+                    [this] { return absl::FromUnixMicros(now_us_); }}),
         cluster_({.version = "1.2",
                   .served_model = "base",
                   .incarnation = 3,
@@ -72,6 +74,8 @@ class RpcTest : public ::testing::Test {
     return std::string(reinterpret_cast<const char*>(flat.begin()), flat.size());
   }
 
+  Metrics metrics_;
+  std::atomic<int64_t> now_us_ = 0;
   FakeEngine engine_;
   Frontend frontend_{"base", nullptr, 1};
   WorkPool pool_{2, 4};
@@ -253,6 +257,7 @@ TEST_F(RpcTest, ASlowClientBlocksNobodyAndLosesNothing) {
   for (int i = 0; i < kTokens; ++i) {
     call.sink->OnDelta({.text = std::string(20, 'x'), .token_ids = {i}});
   }
+  now_us_ = 7'000'000;
   call.sink->OnDone(absl::OkStatus(), {.completion_tokens = kTokens});
   v1::GenerateResponse message;
   ASSERT_TRUE(reader->Read(&message));
@@ -262,6 +267,7 @@ TEST_F(RpcTest, ASlowClientBlocksNobodyAndLosesNothing) {
   }
   ASSERT_TRUE(reader->Read(&message));
   EXPECT_EQ(message.done().usage().completion_tokens(), kTokens);
+  EXPECT_THAT(metrics_.Text(), HasSubstr("rootstock_waited_seconds_total 7\n"));
 }
 
 TEST_F(RpcTest, WithoutATokenizerTextIsRefused) {

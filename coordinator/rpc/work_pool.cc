@@ -28,6 +28,11 @@ bool WorkPool::Post(std::function<void()> job) {
   return true;
 }
 
+size_t WorkPool::waiting() const {
+  std::lock_guard lock(mutex_);
+  return jobs_.size();
+}
+
 void WorkPool::Run() {
   std::unique_lock lock(mutex_);
   while (true) {

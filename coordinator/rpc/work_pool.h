@@ -20,13 +20,14 @@ class WorkPool {
   // False: too many wait, the job was not taken.
   [[nodiscard]] bool Post(std::function<void()> job);
   const std::string& what() const { return what_; }
+  size_t waiting() const;
 
  private:
   void Run();
 
   const size_t max_waiting_;
   const std::string what_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable wake_;
   std::deque<std::function<void()>> jobs_;
   bool stopping_ = false;

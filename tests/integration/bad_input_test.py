@@ -57,6 +57,13 @@ class Serving(unittest.TestCase):
         self.refused(self.generate(ids=ids), "INVALID_ARGUMENT", "context_length",
                      str(CONFIG["max_position_embeddings"]))
 
+    def test_an_answer_over_the_context(self):
+        room = CONFIG["max_position_embeddings"] - 3
+        self.refused(self.generate("--max-tokens", room + 1), "INVALID_ARGUMENT", "context_length",
+                     f"max_tokens={room + 1}", "3 tokens", str(CONFIG["max_position_embeddings"]))
+        whole = self.generate("--max-tokens", room, "--ignore-eos")
+        self.assertEqual(whole.json["usage"]["completion_tokens"], room)
+
     def test_tokens_out_of_the_vocabulary(self):
         for token in (-1, CONFIG["vocab_size"], 2**31 - 1):
             self.refused(self.generate(ids=f"1,{token}"), "INVALID_ARGUMENT", "invalid_argument",

@@ -43,6 +43,10 @@ class Faults(unittest.TestCase):
         first = int(self.cluster.group()["steps"])
         rig.wait_for("steps", lambda: int(self.cluster.group()["steps"]) >= first + more)
 
+    def ended(self, outcome):
+        return self.cluster.metric("requests_total", tenant_class="default",
+                                   operation="completion", outcome=outcome)
+
     def all_pages_free(self):
         group = self.cluster.group()
         return group["pages_kv"] == 0 and self.cluster.status()["running_requests"] == 0
@@ -139,6 +143,18 @@ class Faults(unittest.TestCase):
         self.cluster.start_group(1)
         self.assertEqual(self.cluster.metric("group_reforms_total", group="g0", cause="operator"), 1)
 
+    def test_of_two_runs_that_start_under_one_name_one_attaches(self):
+        runs = [self.cluster.start_group(1, name=name, group="g0", wait=False)
+                for name in ("one", "other")]
+        rig.wait_for("the refusal", lambda: not all(run.running for run in runs))
+        kept, refused = sorted(runs, key=lambda run: not run.running)
+        self.assertNotEqual(refused.wait(), 0)
+        self.assertRegex(refused.text(), r"group=g0: already (forming|attached) from \S+ pid \d+")
+        group = rig.wait_for("the group", lambda: (
+            lambda g: g["state"] == "ready" and g)(self.cluster.group()))
+        self.assertTrue(kept.running)
+        self.assertEqual(int(group["epoch"]), 1)
+
     def test_requests_wait_for_a_late_group(self):
         work = self.start_work({"late": {"model": "base", "token_ids": PROBE["prompt"],
                                          "max_tokens": len(PROBE["greedy"])}})
@@ -160,6 +176,15 @@ class Faults(unittest.TestCase):
                                   "--token-ids", "1,2")
         self.assertEqual(answer.error["code"], "DEADLINE_EXCEEDED")
         rig.wait_for("an empty queue", lambda: self.cluster.status()["queued_requests"] == 0)
+        self.assertEqual(self.ended("deadline_exceeded"), 1)
+        self.cluster.start_group(1)
+        answer = self.cluster.ctl("--timeout", "0.5", "generate", "--model", "base",
+                                  "--token-ids", "1,2", "--ignore-eos", "--n", "128")
+        self.assertEqual(answer.error["code"], "DEADLINE_EXCEEDED")
+        rig.wait_for("free pages", self.all_pages_free, 20)
+        # However the end of the call was heard first: by our timer or as gRPC's cancel.
+        self.assertEqual(self.ended("deadline_exceeded"), 2)
+        self.assertEqual(self.ended("client_cancelled"), 0)
 
     def test_sigterm_drains(self):
         self.cluster.start_group(1)
@@ -175,6 +200,21 @@ class Faults(unittest.TestCase):
         self.assertIn("drained", self.cluster.coordinator.text())
         self.cluster.start()  # and its group finds the next one
         self.cluster.wait_ready()
+
+    def test_streams_that_run_at_the_drains_deadline_end_as_draining(self):
+        self.cluster = self.enterContext(rig.Cluster(MODEL, "--drain-timeout", "0"))
+        self.cluster.start_group(1)
+        self.register()
+        work = self.start_work(self.work())
+        self.wait_steps(5)
+        self.cluster.coordinator.send(signal.SIGTERM)
+        self.assertNotEqual(work.wait(), 0)
+        self.assertEqual(self.cluster.coordinator.wait(), 0)
+        errors = [line["error"] for line in map(json.loads, work.text().splitlines())
+                  if "error" in line]
+        self.assertTrue(errors)
+        for error in errors:
+            self.assertEqual((error["code"], error["reason"]), ("UNAVAILABLE", "draining"), error)
 
     def test_the_drain_rpc_and_sigusr1_end_a_group(self):
         for how in ("rpc", "signal"):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import unittest
 
@@ -65,6 +66,19 @@ class MetricsTest(unittest.TestCase):
         self.assertEqual(answer.json["usage"]["completion_tokens"], 7)
         rig.wait_for("the tokens", lambda: self.cluster.metric(
             "output_tokens_total", tenant_class="default") == output + 7)
+
+    def test_a_client_that_does_not_read_is_waited_for_and_counted(self):
+        def waited():
+            return self.cluster.metric("stream_backpressure_seconds_total")
+        before = waited()
+        self.assertIsNotNone(before)
+        stream = self.cluster.stream("--model", "base", "--token-ids", "1,2", "--ignore-eos",
+                                     "--n", "128", "--logprobs", "20")
+        rig.wait_for("the stream", lambda: self.cluster.group()["pages_kv"] > 0)
+        stream.send(signal.SIGSTOP)
+        rig.wait_for("the wait", lambda: waited() > before + 0.2)
+        stream.send(signal.SIGCONT)
+        self.assertEqual(stream.wait(), 0)
 
     def test_a_mixed_batch_runs_together(self):
         names = ["base", *ADAPTERS]

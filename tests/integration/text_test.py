@@ -58,7 +58,11 @@ class Text(unittest.TestCase):
 
     def test_a_stop_string_across_tokens(self):
         stop = ANSWER[8:16]  # begins and ends inside tokens
+        counted = self.cluster.metric("output_tokens_total", tenant_class="default")
         answer = self.ask("--stop", stop, "--stop", "never said")
+        # Those that the group made until it heard of the stop are not counted.
+        self.assertEqual(self.cluster.metric("output_tokens_total", tenant_class="default"),
+                         counted + answer.json["usage"]["completion_tokens"])
         sample = answer.json["samples"][0]
         self.assertEqual(sample["text"], ANSWER[:8])
         self.assertEqual((sample["finish_reason"], sample["stop_match"]), ("stop", stop))

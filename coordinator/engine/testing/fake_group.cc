@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/status.h"
 #include "coordinator/engine/testing/toy_model.h"
 #include "coordinator/scheduler/scheduler.h"
 
@@ -45,9 +46,18 @@ FakeGroup::FakeGroup(std::string name, uint32_t num_pages, uint32_t page_tokens)
 
 absl::Status FakeGroup::Attach(GroupDirectory& directory, bool keep_adapters) {
   const std::lock_guard lock(mutex_);
-  const auto order = directory.OnHello(info);
-  if (!order.ok()) return order.status();
-  order_ = *order;
+  RETURN_IF_ERROR(Hello(directory));
+  return Report(directory, keep_adapters);
+}
+
+absl::Status FakeGroup::Hello(GroupDirectory& directory) {
+  const std::lock_guard lock(mutex_);
+  ASSIGN_OR_RETURN(order_, directory.OnHello(info));
+  return absl::OkStatus();
+}
+
+absl::Status FakeGroup::Report(GroupDirectory& directory, bool keep_adapters) {
+  const std::lock_guard lock(mutex_);
   slots_.clear();
   steps_.clear();
   others_.clear();
@@ -93,6 +103,16 @@ void FakeGroup::HoldFetch(const Digest& digest, bool hold) {
   }
 }
 
+size_t FakeGroup::pending_steps() const {
+  const std::lock_guard lock(mutex_);
+  return steps_.size();
+}
+
+std::vector<FakeGroup::StepTimes> FakeGroup::step_times() const {
+  const std::lock_guard lock(mutex_);
+  return step_times_;
+}
+
 std::set<Digest> FakeGroup::residents() const {
   std::set<Digest> out;
   for (const auto& [digest, r] : residents_) {
@@ -114,6 +134,7 @@ void FakeGroup::Receive(Command command) {
   if (auto* plan = std::get_if<StepPlan>(&command.kind)) {
     ++plans;
     ticks += plan->rows.empty();
+    step_times_.push_back({std::chrono::steady_clock::now(), std::nullopt});
     if (keep_log) log.push_back(*plan);
     CheckStep(command.id, *plan);
     std::vector<std::shared_ptr<Slot>> slots;
@@ -325,6 +346,7 @@ void FakeGroup::CompleteStep() {
   executing_ = &slots;
   StepResult result = Execute(std::get<StepPlan>(pending.kind));
   last_completed_step_ = pending.id;
+  step_times_[step_times_.size() - steps_.size() - 1].completed = std::chrono::steady_clock::now();
   Completion completion{pending.id, absl::OkStatus(), std::move(result)};
   if (tamper) tamper(completion);
   listener_->OnCompletion(std::move(completion));

@@ -2,11 +2,13 @@
 // contract of PROTOCOL.md at every command.
 #pragma once
 
+#include <chrono>
 #include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -24,11 +26,14 @@ class FakeGroup {
 
   // One attach: hello, report, listener. Survivors keep their pages, all other memory is poisoned.
   absl::Status Attach(GroupDirectory& directory, bool keep_adapters = true);
+  // Its two halves.
+  absl::Status Hello(GroupDirectory& directory);
+  absl::Status Report(GroupDirectory& directory, bool keep_adapters = true);
   void Die(const absl::Status& why = absl::UnavailableError("rank 1 died"));
   bool attached() const { return link_ != nullptr; }
 
   // What is sent and not completed.
-  size_t pending_steps() const { return steps_.size(); }
+  size_t pending_steps() const;
   size_t pending_others() const { return others_.size(); }
   void CompleteStep();
   void CompleteOther(size_t index);
@@ -62,6 +67,12 @@ class FakeGroup {
   std::set<Digest> residents() const;
   const std::set<Digest>& fetched() const { return fetched_; }  // on the nodes' disks
   Epoch epoch() const { return order_.epoch; }
+  // Of every step of all attaches, in order.
+  struct StepTimes {
+    std::chrono::steady_clock::time_point received;
+    std::optional<std::chrono::steady_clock::time_point> completed;
+  };
+  std::vector<StepTimes> step_times() const;
 
  private:
   class Link;
@@ -101,13 +112,14 @@ class FakeGroup {
   void Poison(uint32_t page);
   void Violation(const std::string& text) { violations.push_back(text); }
 
-  std::recursive_mutex mutex_;  // an attach may be answered by commands at once
+  mutable std::recursive_mutex mutex_;  // an attach may be answered by commands at once
   std::shared_ptr<Link> link_;
   std::shared_ptr<GroupListener> listener_;
   GroupDirectory::Order order_;
   // Slots as the stream of sent commands leaves them, and their executed twins.
   std::map<uint32_t, std::shared_ptr<Slot>> slots_;
   std::deque<std::pair<Pending, std::vector<std::shared_ptr<Slot>>>> steps_;
+  std::vector<StepTimes> step_times_;
   std::vector<Pending> others_;
   std::map<Digest, Resident> residents_;
   std::set<Digest> fetched_;

@@ -1,6 +1,7 @@
 // Task queues without threads, under a virtual clock.
 #pragma once
 
+#include <algorithm>
 #include <deque>
 #include <map>
 #include <memory>
@@ -52,6 +53,11 @@ class ManualExecutor {
     }
   }
   void Advance(absl::Duration by) { now_ += by; }
+  // Queues whose owners are about.
+  size_t queues_in_use() const {
+    return static_cast<size_t>(
+        std::count_if(queues_.begin(), queues_.end(), [](const auto& q) { return !q->stopped; }));
+  }
   size_t timers() const {
     size_t n = 0;
     for (const auto& q : queues_) n += q->timers.size();

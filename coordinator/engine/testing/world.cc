@@ -10,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "coordinator/engine/counted_sink.h"
 #include "coordinator/engine/testing/toy_model.h"
 
 namespace rootstock {
@@ -34,7 +35,12 @@ absl::StatusOr<LoadedAdapter> LoadName(const fs::path& directory) {
 void Heard::Push(TokenBatch batch) {
   if (done || finish.contains(batch.index)) pushed_after_end = true;
   auto& mine = tokens[batch.index];
-  mine.insert(mine.end(), batch.tokens.begin(), batch.tokens.end());
+  for (const int32_t token : batch.tokens) {
+    mine.push_back(token);
+    if (client && mine.size() <= stop_string_after) {
+      client->OnDelta({.index = batch.index, .token_ids = {token}});
+    }
+  }
   logprobs += batch.logprobs.size();
   prompt_logprobs.insert(prompt_logprobs.end(), batch.prompt_logprobs.begin(),
                          batch.prompt_logprobs.end());
@@ -46,6 +52,7 @@ void Heard::Push(TokenBatch batch) {
 void Heard::Close(const absl::Status& s) {
   ++closes;
   status = s;
+  if (const auto last = std::exchange(client, nullptr)) last->OnDone(s, {});
   done = true;
 }
 
@@ -99,7 +106,9 @@ void World::MakeEngine() {
   };
   o.text.open = [](TextPort::Open open, std::shared_ptr<GenerateSink> sink,
                    std::function<void(int)> on_stop) -> std::shared_ptr<TokenSink> {
-    auto heard = std::dynamic_pointer_cast<Heard>(sink);
+    auto heard =
+        std::dynamic_pointer_cast<Heard>(std::dynamic_pointer_cast<CountedSink>(sink)->client());
+    heard->client = std::move(sink);
     heard->opened = std::move(open);
     heard->on_stop = std::move(on_stop);
     return heard;

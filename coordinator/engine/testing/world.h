@@ -17,7 +17,7 @@
 
 namespace rootstock {
 
-// What one request heard. Calls come on one thread at a time.
+// A request's frontend and its client: what they heard. Calls come on one thread at a time.
 struct Heard : GenerateSink, TokenSink {
   void OnAccepted(const GenerateAccepted& a) override { accepted = a; }
   void OnPromptLogprobs(std::vector<TokenLogprob>) override {}
@@ -37,6 +37,8 @@ struct Heard : GenerateSink, TokenSink {
   int closes = 0;
   bool pushed_after_end = false;
   std::function<void(int)> on_stop;
+  size_t stop_string_after = SIZE_MAX;   // tokens of a sample; those after it are not delivered
+  std::shared_ptr<GenerateSink> client;  // as the engine sees it, until the end
   TextPort::Open opened;
 };
 
