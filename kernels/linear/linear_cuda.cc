@@ -2,6 +2,7 @@
 
 #include "kernels/linear/lt_matmul.h"
 #include "kernels/linear/plain_cuda.h"
+#include "kernels/linear/stream_cuda.h"
 
 namespace rootstock::kernels::cuda {
 namespace {
@@ -13,7 +14,8 @@ std::string Refuse(const LinearArgs& args, const char* why) {
 
 class LinearByShape : public Linear {
  public:
-  explicit LinearByShape(std::unique_ptr<LtMatmul> lt) : lt_(std::move(lt)) {}
+  LinearByShape(std::unique_ptr<LtMatmul> lt, std::unique_ptr<StreamLinear> stream)
+      : lt_(std::move(lt)), stream_(std::move(stream)) {}
 
   std::string Run(const LinearArgs& args, cudaStream_t stream) override {
     if (args.m < 0 || args.n < 1 || args.k < 1) return Refuse(args, "no such shape");
@@ -23,6 +25,10 @@ class LinearByShape : public Linear {
     }
     if (args.type == Type::kF32 && args.out_type != Type::kF32) {
       return Refuse(args, "f32 weights give f32");
+    }
+    if (stream_ != nullptr && StreamLinear::Takes(args)) {
+      const std::string error = stream_->Run(args, stream);
+      return error.empty() ? "" : Refuse(args, error.c_str());
     }
     if (LtMatmul::Takes(args)) {
       const std::string error = lt_->Run(args, stream);
@@ -36,6 +42,7 @@ class LinearByShape : public Linear {
 
  private:
   std::unique_ptr<LtMatmul> lt_;
+  std::unique_ptr<StreamLinear> stream_;  // null before sm_90
 };
 
 }  // namespace
@@ -43,7 +50,9 @@ class LinearByShape : public Linear {
 std::unique_ptr<Linear> MakeLinear(std::string* error) {
   std::unique_ptr<LtMatmul> lt = LtMatmul::Create(error);
   if (lt == nullptr) return nullptr;
-  return std::make_unique<LinearByShape>(std::move(lt));
+  std::unique_ptr<StreamLinear> stream = StreamLinear::Create(error);
+  if (stream == nullptr && !error->empty()) return nullptr;
+  return std::make_unique<LinearByShape>(std::move(lt), std::move(stream));
 }
 
 }  // namespace rootstock::kernels::cuda

@@ -5,6 +5,7 @@
 
 #include "kernels/linear/cuda_test_data.h"
 #include "kernels/linear/linear_cuda.h"
+#include "kernels/linear/lt_matmul.h"
 #include "kernels/linear/plain_cuda.h"
 
 namespace rootstock::kernels::cuda {
@@ -79,12 +80,30 @@ TEST_P(LinearCudaTest, EqualsDoubleSumsAtModelShapes) {
   }
 }
 
-// PROTOCOL: a row's bits depend on that row alone, up to 64 rows.
+// Runs 64 rows, then each smaller number of them: rows must have the same bits.
+template <typename Run>
+void CheckRowsAlone(Types types, int n, int k, const Run& run) {
+  for (bool biased : {false, true}) {
+    TestCase all(types.in, types.out, 64, n, k, biased);
+    ASSERT_EQ(run(all.args), "");
+    const std::vector<float> want = ReadOut(all.args);
+    for (int m = 1; m < 64; ++m) {
+      LinearArgs some = all.args;
+      Buffer few(SizeOf(types.out) * m * n);
+      some.m = m;
+      some.out = few.get();
+      ASSERT_EQ(run(some), "");
+      const std::vector<float> got = ReadOut(some);
+      ASSERT_EQ(std::memcmp(got.data(), want.data(), got.size() * sizeof(float)), 0)
+          << "m " << m << " n " << n << " k " << k;
+    }
+  }
+}
+
 TEST_P(LinearCudaTest, ARowsBitsDoNotDependOnTheOtherRows) {
   struct Shape {
     int n, k;
   };
-  const auto [in, out] = GetParam();
   for (const auto [n, k] : {Shape{40, 24},
                             {25, 30},
                             {200, 96},
@@ -92,22 +111,25 @@ TEST_P(LinearCudaTest, ARowsBitsDoNotDependOnTheOtherRows) {
                             {6144, 4096},
                             {4096, 14336},
                             {5120, 13824},
-                            {1280, 8192}}) {
-    for (bool biased : {false, true}) {
-      TestCase all(in, out, 64, n, k, biased);
-      ASSERT_EQ(linear_->Run(all.args, nullptr), "");
-      const std::vector<float> want = ReadOut(all.args);
-      for (int m = 1; m < 64; ++m) {
-        LinearArgs some = all.args;
-        Buffer few(SizeOf(out) * m * n);
-        some.m = m;
-        some.out = few.get();
-        ASSERT_EQ(linear_->Run(some, nullptr), "");
-        const std::vector<float> got = ReadOut(some);
-        ASSERT_EQ(std::memcmp(got.data(), want.data(), got.size() * sizeof(float)), 0)
-            << "m " << m << " n " << n << " k " << k;
-      }
-    }
+                            {1280, 8192},
+                            {40000, 640}}) {
+    CheckRowsAlone(GetParam(), n, k,
+                   [&](const LinearArgs& args) { return linear_->Run(args, nullptr); });
+  }
+}
+
+// The kernels of GPUs that have not our own.
+TEST_P(LinearCudaTest, OfCublasltARowsBitsDoNotDependOnTheOtherRows) {
+  struct Shape {
+    int n, k;
+  };
+  std::string error;
+  const std::unique_ptr<LtMatmul> lt = LtMatmul::Create(&error);
+  ASSERT_NE(lt, nullptr) << error;
+  for (const auto [n, k] :
+       {Shape{40, 24}, {320, 576}, {6144, 4096}, {4096, 14336}, {5120, 13824}, {1280, 8192}}) {
+    CheckRowsAlone(GetParam(), n, k,
+                   [&](const LinearArgs& args) { return lt->Run(args, nullptr); });
   }
 }
 

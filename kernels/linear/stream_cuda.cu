@@ -1,0 +1,194 @@
+#include <cudaTypedefs.h>
+
+#include <algorithm>
+
+#include "kernels/cuda/launch.h"
+#include "kernels/linear/stream_cuda.h"
+#include "kernels/linear/stream_kernel.cuh"
+
+namespace rootstock::kernels::cuda {
+namespace {
+
+constexpr int kSms = 132;  // the tiles' count aims at; any GPU computes the same tiles
+constexpr int kMaxTileRows = 248;
+constexpr int kMinUnsplitRows = 104;  // tiles with fewer rows read too much of x: split k instead
+constexpr int kMaxShared = 232448;    // bytes a block
+constexpr int kBarrierBytes = 2 * 8 * kMaxStages;
+
+int CeilDiv(int a, int b) { return (a + b - 1) / b; }
+int RoundUp(int a, int unit) { return CeilDiv(a, unit) * unit; }
+int Boxes(int k) { return CeilDiv(k, kBoxK); }
+int TokenRows(int m) { return m <= 8 ? 8 : m <= 16 ? 16 : m <= 32 ? 32 : 64; }
+int MmaBlocks(int rows) { return rows <= 64 ? 1 : rows <= 128 ? 2 : 4; }
+bool OnSixteen(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
+
+using Kernel = void (*)(const CUtensorMap, const CUtensorMap, const StreamParams);
+
+template <int N>
+Kernel PickBlocks(int blocks) {
+  return blocks == 1 ? StreamKernel<N, 1> : blocks == 2 ? StreamKernel<N, 2> : StreamKernel<N, 4>;
+}
+
+Kernel Pick(int token_rows, int blocks) {
+  switch (token_rows) {
+    case 8:
+      return PickBlocks<8>(blocks);
+    case 16:
+      return PickBlocks<16>(blocks);
+    case 32:
+      return PickBlocks<32>(blocks);
+    default:
+      return PickBlocks<64>(blocks);
+  }
+}
+
+struct Launch {
+  StreamParams params;
+  int grid = 0;
+  int shared_bytes = 0;
+};
+
+int StageBytes(int rows, int token_rows, int boxes) {
+  return boxes * (rows + token_rows) * kBoxRowBytes;
+}
+
+// Where a tile has fewer rows than its instructions, they read on behind it (what they make of that
+// is not stored): that much must lie behind the last stage.
+int OverRead(int rows, int token_rows, int stage_boxes) {
+  const int behind = stage_boxes * token_rows;
+  return std::max(0, MmaBlocks(rows) * kMmaRows - rows - behind) * kBoxRowBytes;
+}
+
+// Shared memory: ring | over-read | sums, unless they lie over the ring | barriers.
+Launch Plan(const LinearArgs& a, StreamTile tile, StreamRing ring, int token_rows) {
+  Launch launch;
+  StreamParams& p = launch.params;
+  p.bias = a.bias;
+  p.out = a.out;
+  p.out_f32 = a.out_type == Type::kF32;
+  p.m = a.m;
+  p.n = a.n;
+  p.boxes = Boxes(a.k);
+  p.rows = tile.rows;
+  p.tiles = CeilDiv(a.n, tile.rows);
+  p.split = tile.split;
+  p.trigger = ring.trigger;
+  p.prefetch = ring.prefetch;
+  launch.grid = tile.split == 1 ? std::min(p.tiles, kSms) : tile.split * p.tiles;
+
+  const int blocks = MmaBlocks(tile.rows);
+  const int sums = token_rows * kStagePitch * static_cast<int>(sizeof(float));
+  const bool over_ring = launch.grid == tile.split * p.tiles;
+  p.sums_blocks = over_ring ? blocks : 1;
+  const int reserved = kBarrierBytes + (over_ring ? 0 : sums);
+  const int own_boxes = CeilDiv(p.boxes, tile.split);
+  const auto fit = [&](int boxes) {
+    return (ring.max_bytes - reserved - OverRead(tile.rows, token_rows, boxes)) /
+           StageBytes(tile.rows, token_rows, boxes);
+  };
+  p.stage_boxes = std::min(ring.stage_boxes, own_boxes);
+  while (p.stage_boxes > 1 && fit(p.stage_boxes) < 2) --p.stage_boxes;
+  const int stage = StageBytes(tile.rows, token_rows, p.stage_boxes);
+  const int over_read = OverRead(tile.rows, token_rows, p.stage_boxes);
+  p.stages = std::min({fit(p.stage_boxes), ring.max_stages, kMaxStages});
+  const int ring_end = p.stages * stage + over_read;
+  p.sums_offset = over_ring ? 0 : RoundUp(ring_end, 16);
+  p.barrier_offset =
+      RoundUp(over_ring ? std::max(ring_end, blocks * sums) : p.sums_offset + sums, 16);
+  launch.shared_bytes = p.barrier_offset + kBarrierBytes;
+  return launch;
+}
+
+// A row-major bf16 matrix [rows, k] in boxes of 64 k and box_rows rows; what lies outside is 0.
+bool Encode(void* encode, const void* data, int rows, int k, int box_rows, CUtensorMap* map) {
+  const cuuint64_t sizes[2] = {static_cast<cuuint64_t>(k), static_cast<cuuint64_t>(rows)};
+  const cuuint64_t strides[1] = {static_cast<cuuint64_t>(k) * 2};
+  const cuuint32_t box[2] = {kBoxK, static_cast<cuuint32_t>(box_rows)};
+  const cuuint32_t steps[2] = {1, 1};
+  return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(encode)(
+             map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, const_cast<void*>(data), sizes, strides, box,
+             steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+             CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+}  // namespace
+
+// One wave of blocks where n allows. A tile of many rows reads little of x beside its weights; few
+// rows take twice as many and half of k.
+StreamTile StreamTile::For(int n, int k) {
+  const int rows = RoundUp(CeilDiv(n, kSms), 8);
+  if (rows >= kMinUnsplitRows || Boxes(k) < 8) {
+    const int waves = CeilDiv(rows, kMaxTileRows);
+    return {RoundUp(CeilDiv(n, kSms * waves), 8), 1};
+  }
+  return {RoundUp(CeilDiv(n, kSms / 2), 8), 2};
+}
+
+// Deep stages cost fewer barriers, but the ring must hold several.
+StreamRing StreamRing::For(StreamTile tile, int token_rows) {
+  StreamRing ring;
+  const int boxes = (ring.max_bytes - kBarrierBytes) / StageBytes(tile.rows, token_rows, 1);
+  ring.stage_boxes = boxes >= 16 ? 4 : boxes >= 6 ? 2 : 1;
+  return ring;
+}
+
+std::unique_ptr<StreamLinear> StreamLinear::Create(std::string* error) {
+  const auto failed = [&](cudaError_t what) {
+    if (what == cudaSuccess) return false;
+    *error = std::string("weight-streaming kernel: ") + cudaGetErrorString(what);
+    return true;
+  };
+  int device = 0;
+  int major = 0;
+  if (failed(cudaGetDevice(&device)) ||
+      failed(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device)) ||
+      major != 9) {
+    return nullptr;
+  }
+  void* encode = nullptr;
+  cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+  if (failed(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &encode, 12000,
+                                              cudaEnableDefault, &found))) {
+    return nullptr;
+  }
+  if (found != cudaDriverEntryPointSuccess) {
+    *error = "the driver has no cuTensorMapEncodeTiled";
+    return nullptr;
+  }
+  for (int token_rows : {8, 16, 32, 64}) {
+    for (int blocks : {1, 2, 4}) {
+      if (failed(cudaFuncSetAttribute(Pick(token_rows, blocks),
+                                      cudaFuncAttributeMaxDynamicSharedMemorySize, kMaxShared))) {
+        return nullptr;
+      }
+    }
+  }
+  return std::unique_ptr<StreamLinear>(new StreamLinear(encode));
+}
+
+bool StreamLinear::Takes(const LinearArgs& args) {
+  return args.type == Type::kBF16 && args.m <= kMaxStreamRows && args.k % 8 == 0 &&
+         OnSixteen(args.x) && OnSixteen(args.w) && OnSixteen(args.out);
+}
+
+std::string StreamLinear::Run(const LinearArgs& args, cudaStream_t stream) const {
+  const StreamTile tile = StreamTile::For(args.n, args.k);
+  return Run(args, tile, StreamRing::For(tile, TokenRows(args.m)), stream);
+}
+
+std::string StreamLinear::Run(const LinearArgs& args, StreamTile tile, StreamRing ring,
+                              cudaStream_t stream) const {
+  const int token_rows = TokenRows(args.m);
+  CUtensorMap w, x;
+  if (!Encode(encode_, args.w, args.n, args.k, tile.rows, &w) ||
+      !Encode(encode_, args.x, args.m, args.k, token_rows, &x)) {
+    return "no tensor map for this shape";
+  }
+  const Launch launch = Plan(args, tile, ring, token_rows);
+  const cudaError_t error = LaunchDependent(
+      Pick(token_rows, MmaBlocks(tile.rows)), dim3(launch.grid), dim3(kStreamThreads),
+      launch.shared_bytes, stream, tile.split, w, x, launch.params);
+  return error == cudaSuccess ? "" : cudaGetErrorString(error);
+}
+
+}  // namespace rootstock::kernels::cuda

@@ -1,0 +1,53 @@
+// Linear layers for few rows by our own kernel, which streams the weights once.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "kernels/linear/linear_cuda.h"
+
+namespace rootstock::kernels::cuda {
+
+constexpr int kMaxStreamRows = 64;
+
+// How the work is cut. `rows` and `split` decide the order of sums: they come from (n, k) alone.
+struct StreamTile {
+  int rows = 0;   // weight rows of a block's tile, a multiple of 8, ≤ 256
+  int split = 1;  // blocks that share a tile's k: 1, 2 or 4 (a cluster)
+
+  static StreamTile For(int n, int k);
+};
+
+// How the ring of copies is used; it does not change results.
+struct StreamRing {
+  int stage_boxes = 0;     // k of a stage / 64
+  int max_bytes = 232448;  // of shared memory
+  int max_stages = 16;     // fewer where shared memory ends
+  int trigger = 3;         // the next kernel may start this many stages before the last load
+  int prefetch = 0;        // stages beyond the ring that go to the second cache at the start
+
+  // token_rows: of a box of x: 8, 16, 32 or 64.
+  static StreamRing For(StreamTile tile, int token_rows);
+};
+
+class StreamLinear {
+ public:
+  // Null and no error before sm_90: the kernel is not for that GPU.
+  static std::unique_ptr<StreamLinear> Create(std::string* error);
+
+  // bf16, m ≤ kMaxStreamRows, rows of x and w on 16 bytes.
+  static bool Takes(const LinearArgs& args);
+
+  // Takes(args) must hold. A dependent launch (kernels/cuda/pdl.cuh): weights are read before the
+  // kernel ahead of it has ended. Empty, or the error.
+  std::string Run(const LinearArgs& args, cudaStream_t stream) const;
+  std::string Run(const LinearArgs& args, StreamTile tile, StreamRing ring,
+                  cudaStream_t stream) const;
+
+ private:
+  explicit StreamLinear(void* encode) : encode_(encode) {}
+
+  void* encode_;  // the driver's cuTensorMapEncodeTiled
+};
+
+}  // namespace rootstock::kernels::cuda

@@ -1,0 +1,131 @@
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <vector>
+
+#include "kernels/linear/cuda_test_data.h"
+#include "kernels/linear/plain_cuda.h"
+#include "kernels/linear/stream_cuda.h"
+
+namespace rootstock::kernels::cuda {
+namespace {
+
+class StreamLinearTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string error;
+    stream_ = StreamLinear::Create(&error);
+    ASSERT_EQ(error, "");
+    if (stream_ == nullptr) GTEST_SKIP() << "not sm_90";
+  }
+
+  void Check(TestCase& c, StreamTile tile, StreamRing ring) {
+    SCOPED_TRACE(testing::Message()
+                 << "m " << c.args.m << " n " << c.args.n << " k " << c.args.k << " rows "
+                 << tile.rows << " split " << tile.split << " boxes " << ring.stage_boxes
+                 << " stages " << ring.max_stages << " prefetch " << ring.prefetch);
+    LinearArgs plain = c.args;
+    Buffer want(sizeof(float) * c.args.m * c.args.n);
+    plain.out_type = Type::kF32;
+    plain.out = want.get();
+    CheckCuda(PlainLinear(plain, nullptr), "plain");
+    c.out.Poison();
+    ASSERT_EQ(stream_->Run(c.args, tile, ring, nullptr), "");
+    const Difference difference = Compare(c.args.out_type, c.out.get(), Type::kF32, want.get(),
+                                          static_cast<size_t>(c.args.m) * c.args.n);
+    ASSERT_LT(difference.relative, c.args.out_type == Type::kF32 ? 5e-6 : 4e-3);
+  }
+
+  std::unique_ptr<StreamLinear> stream_;
+};
+
+// Tiles that end inside an instruction, tails of n and k, more tiles than blocks, rings that wrap.
+TEST_F(StreamLinearTest, EveryTileAndRingGivesTheSums) {
+  struct Shape {
+    int n, k;
+  };
+  for (const auto [n, k] : {Shape{8, 8}, {203, 200}, {576, 1536}, {1000, 2048}}) {
+    for (int m : {1, 8, 13, 32, 50, 64}) {
+      TestCase c(Type::kBF16, m % 2 == 0 ? Type::kBF16 : Type::kF32, m, n, k, m == 13);
+      for (int rows : {8, 24, 64, 72, 128, 136, 248}) {
+        for (int split : {1, 2, 4}) {
+          if (k < 64 * split) continue;
+          Check(c, {rows, split}, {.stage_boxes = 1});
+          Check(c, {rows, split}, {.stage_boxes = 2, .max_stages = 2, .trigger = 0});
+          Check(c, {rows, split}, {.stage_boxes = 3, .trigger = 9, .prefetch = 4});
+        }
+      }
+    }
+  }
+}
+
+TEST_F(StreamLinearTest, ABlockWalksSeveralTiles) {
+  for (int m : {5, 64}) {
+    TestCase c(Type::kBF16, Type::kF32, m, 20000, 264, true);
+    for (int rows : {16, 72, 136}) Check(c, {rows, 1}, {.stage_boxes = 2});
+  }
+}
+
+TEST_F(StreamLinearTest, TheRingDoesNotChangeBits) {
+  TestCase c(Type::kBF16, Type::kF32, 33, 4096, 4096, false);
+  const StreamTile tile = StreamTile::For(4096, 4096);
+  std::vector<float> want;
+  for (const StreamRing ring : {StreamRing{.stage_boxes = 1}, StreamRing{.stage_boxes = 4},
+                                StreamRing{.stage_boxes = 2, .max_stages = 3, .trigger = 7}}) {
+    Check(c, tile, ring);
+    const std::vector<float> got = ReadOut(c.args);
+    if (want.empty()) want = got;
+    EXPECT_EQ(std::memcmp(got.data(), want.data(), got.size() * sizeof(float)), 0);
+  }
+}
+
+// A chain in which each kernel reads what the one before wrote, all of them dependent launches.
+TEST_F(StreamLinearTest, ADependentLaunchReadsWhatTheKernelBeforeWrote) {
+  constexpr int kM = 16, kWidth = 2048, kLinks = 12;
+  TestCase c(Type::kBF16, Type::kBF16, kM, kWidth, kWidth, false);
+  FillRandom(Type::kBF16, c.w.get(), size_t{kWidth} * kWidth, 9, 0.05f, nullptr);
+  Buffer other(size_t{2} * kM * kWidth);
+  std::vector<std::vector<float>> runs;
+  for (bool serial : {true, false, false}) {
+    FillRandom(Type::kBF16, c.x.get(), size_t{kM} * kWidth, 1, 1.0f, nullptr);
+    c.out.Poison();
+    other.Poison();
+    const void* in = c.x.get();
+    for (int i = 0; i < kLinks; ++i) {
+      LinearArgs args = c.args;
+      args.x = in;
+      args.out = i % 2 == 0 ? other.get() : c.out.get();
+      ASSERT_EQ(stream_->Run(args, nullptr), "");
+      if (serial) CheckCuda(cudaDeviceSynchronize(), "run");
+      in = args.out;
+    }
+    CheckCuda(cudaDeviceSynchronize(), "chain");
+    runs.push_back(ReadOut(c.args));
+  }
+  EXPECT_EQ(runs[0], runs[1]);
+  EXPECT_EQ(runs[0], runs[2]);
+}
+
+TEST(StreamTileTest, DependsOnTheMatrixAlone) {
+  struct Expected {
+    int n, k, rows, split;
+  };
+  for (const auto [n, k, rows, split] : {Expected{6144, 4096, 96, 2},
+                                         {4096, 4096, 64, 2},
+                                         {28672, 4096, 224, 1},
+                                         {4096, 14336, 64, 2},
+                                         {15360, 5120, 120, 1},
+                                         {5120, 13824, 80, 2},
+                                         {27648, 5120, 216, 1},
+                                         {1280, 8192, 24, 2},
+                                         {128256, 4096, 248, 1},
+                                         {32000, 5120, 248, 1},
+                                         {8, 16, 8, 1}}) {
+    const StreamTile tile = StreamTile::For(n, k);
+    EXPECT_EQ(tile.rows, rows) << n << " " << k;
+    EXPECT_EQ(tile.split, split) << n << " " << k;
+  }
+}
+
+}  // namespace
+}  // namespace rootstock::kernels::cuda
