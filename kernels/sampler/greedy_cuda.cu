@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(kThreads, 4) GreedyRows(SampleStep step, int l
     for (int i = first + threadIdx.x; i < last; i += kThreads) scan(RawLogit(step, row, i), i);
   }
   GroupWait();
-  const Best mine = {static_cast<unsigned long long>(OrderedKey(scan.best)) << 32 |
+  const Best mine = {static_cast<unsigned long long>(OrderedKey(scan.best + 0.0f)) << 32 |
                          ~static_cast<uint32_t>(scan.id),
                      scan.poison != 0.0f};
   const Best all = group.Reduce(mine, [](Best a, const Best& b) {

@@ -12,9 +12,6 @@ namespace rootstock::kernels::cuda {
 
 constexpr int kMaxGroup = 8;  // blocks
 constexpr int kThreads = 512;
-#ifndef BLOCKS
-#define BLOCKS 2
-#endif
 constexpr int kWarps = kThreads / 32;
 constexpr int kTile = 256;  // values that a warp takes at a time
 constexpr int kHistogram = 2048;

@@ -61,11 +61,12 @@ __device__ void ForEachRawFour(const SampleStep& step, int row, const Chunk& chu
   }
 }
 
-// Fills chunk.values. True: a logit of this block's part is not finite.
+// Fills chunk.values, −0 as 0, so that equals have equal bits. True: a logit of this block's part
+// is not finite.
 __device__ inline bool LoadChunk(const SampleStep& step, int row, const Chunk& chunk) {
   float poison = 0.0f;  // x · 0 is NaN where x is not finite
   ForEachRawFour(step, row, chunk, [&](const float4& v, int i) {
-    *reinterpret_cast<float4*>(chunk.values + i) = v;
+    *reinterpret_cast<float4*>(chunk.values + i) = {v.x + 0.0f, v.y + 0.0f, v.z + 0.0f, v.w + 0.0f};
     if (i + 3 < chunk.count) {
       poison = fmaf(v.x, 0.0f, fmaf(v.y, 0.0f, fmaf(v.z, 0.0f, fmaf(v.w, 0.0f, poison))));
     } else {

@@ -82,7 +82,7 @@ __device__ void WriteToken(const SampleRow& from, const SampleStep& step, int ro
 
 // grid (group, rows). spill [rows, group · tiles · kTile]: where a row is too long for the group's
 // shared memory.
-__global__ void __launch_bounds__(kThreads, BLOCKS)
+__global__ void __launch_bounds__(kThreads, 2)
     SampleRows(SampleStep step, int tiles, float* spill) {
   extern __shared__ float4 dynamic[];
   __shared__ alignas(16) unsigned char storage[sizeof(GroupShared)];

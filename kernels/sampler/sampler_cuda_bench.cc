@@ -101,7 +101,8 @@ double TimeLaunches(SampleStep step, size_t buffer_bytes, int buffers) {
   return us[us.size() / 2];
 }
 
-void BenchBatch(int rows, Type type, float sigma) {
+// Cases whose label holds `filter`.
+void BenchBatch(int rows, Type type, float sigma, const std::string& filter) {
   const size_t bytes = static_cast<size_t>(rows) * kVocab * SizeOf(type);
   const int buffers = static_cast<int>(std::clamp<size_t>((200 << 20) / bytes, 3, 60));
   const BenchMemory memory(rows, buffers, sigma);
@@ -111,6 +112,10 @@ void BenchBatch(int rows, Type type, float sigma) {
     Check(cudaMemcpy(l.get(), bf16.data(), bf16.size() * 2, cudaMemcpyHostToDevice), "upload");
   }
   for (const BenchCase& c : BenchCases()) {
+    const std::string label = "sampler " + c.name + (type == Type::kF32 ? ", f32" : ", bf16") +
+                              ", B=" + std::to_string(rows) +
+                              ", sigma=" + std::to_string(static_cast<int>(sigma));
+    if (label.find(filter) == std::string::npos) continue;
     std::vector<SampleRow> host(rows, c.row);
     for (int i = 0; i < rows; ++i) {
       host[i].slot = i;
@@ -132,8 +137,7 @@ void BenchBatch(int rows, Type type, float sigma) {
                           .ranks = out + 3 * rows,
                           .top_ids = out + 4 * rows,
                           .top_logprobs = reinterpret_cast<float*>(out + 4 * rows + rows * kTop)};
-    std::printf("{\"case\": \"sampler %s, %s, B=%d, sigma=%g\", \"us\": %.2f}\n", c.name.c_str(),
-                type == Type::kF32 ? "f32" : "bf16", rows, sigma,
+    std::printf("{\"case\": \"%s\", \"us\": %.2f}\n", label.c_str(),
                 TimeLaunches(step, bytes, buffers));
   }
 }
@@ -141,12 +145,12 @@ void BenchBatch(int rows, Type type, float sigma) {
 }  // namespace
 }  // namespace rootstock::kernels::cuda
 
-int main() {
+int main(int argc, char** argv) {
   using rootstock::kernels::cuda::Type;
   for (const float sigma : {1.0f, 3.0f}) {
     for (const Type type : {Type::kF32, Type::kBF16}) {
       for (const int rows : {1, 16, 64, 256}) {
-        rootstock::kernels::cuda::BenchBatch(rows, type, sigma);
+        rootstock::kernels::cuda::BenchBatch(rows, type, sigma, argc > 1 ? argv[1] : "");
       }
     }
   }

@@ -100,6 +100,17 @@ TEST(GreedyCuda, EveryPlaceIsSeen) {
   }
 }
 
+TEST(GreedyCuda, ZerosOfEitherSignAreEqual) {
+  RowCase c;
+  c.row.temperature = 0.0f;
+  c.logits.assign(5000, -1.0f);
+  for (const int at : {4000, 70, 2000}) c.logits[at] = 0.0f;
+  for (const int at : {4500, 60, 1000}) c.logits[at] = -0.0f;
+  for (const bool greedy_only : {true, false}) {
+    EXPECT_EQ(RunBatch({.vocab = 5000, .greedy_only = greedy_only}, {c}).tokens[0], 60);
+  }
+}
+
 TEST(SamplerCuda, NonfiniteLogitsAreFlagged) {
   constexpr float kInf = std::numeric_limits<float>::infinity();
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
