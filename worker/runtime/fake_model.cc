@@ -33,7 +33,7 @@ FakeModel::FakeModel(int tp_rank, uint32_t num_pages)
       info_{kVocab, 200, DType::kF32, {num_pages, 1024, kPageTokens}},
       slab_(num_pages * kPageTokens, -1) {}
 
-absl::Status FakeModel::Prepare(int max_tokens, int outputs) {
+absl::Status FakeModel::Prepare(int max_tokens, int outputs, int max_positions) {
   max_outputs = outputs;
   return absl::OkStatus();
 }

@@ -20,7 +20,7 @@ class FakeModel : public StepModel {
 
   explicit FakeModel(int tp_rank, uint32_t num_pages = 64);
   const StepModelInfo& info() const override { return info_; }
-  absl::Status Prepare(int max_tokens, int max_outputs) override;
+  absl::Status Prepare(int max_tokens, int max_outputs, int max_positions) override;
   absl::StatusOr<std::span<const float>> Forward(const ForwardBatch& batch) override;
   // Counts each segment of the batch once in both kernels.
   const ForwardStats& last_forward() const override { return stats_; }

@@ -66,15 +66,20 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadedModel::Create(
   return out;
 }
 
-absl::Status LoadedModel::Prepare(int max_tokens, int max_outputs) {
-  if (model_ != nullptr && max_tokens == max_tokens_ && max_outputs == max_outputs_) {
+absl::Status LoadedModel::Prepare(int max_tokens, int max_outputs, int max_positions) {
+  if (model_ != nullptr && max_tokens == max_tokens_ && max_outputs == max_outputs_ &&
+      max_positions == max_positions_) {
     return absl::OkStatus();
   }
   model_.reset();
+  // The rope's tables are as long as the longest sequence, not as the model's context.
+  ModelSpec spec = spec_;
+  spec.max_position = max_positions;
   const ModelParts parts{weights_.get(), &device_, ops_.get(), slab_.get(), communicator_};
-  ASSIGN_OR_RETURN(model_, Model::Create(spec_, tp_, tp_rank_, parts, max_tokens, max_outputs));
+  ASSIGN_OR_RETURN(model_, Model::Create(spec, tp_, tp_rank_, parts, max_tokens, max_outputs));
   max_tokens_ = max_tokens;
   max_outputs_ = max_outputs;
+  max_positions_ = max_positions;
   return absl::OkStatus();
 }
 

@@ -42,7 +42,7 @@ class LoadedModel : public StepModel {
       const PageGeometry& geometry, Communicator& communicator, PathOf path_of);
 
   const StepModelInfo& info() const override { return info_; }
-  absl::Status Prepare(int max_tokens, int max_outputs) override;
+  absl::Status Prepare(int max_tokens, int max_outputs, int max_positions) override;
   absl::StatusOr<std::span<const float>> Forward(const ForwardBatch& batch) override;
   const ForwardStats& last_forward() const override { return model_->last_step(); }
   absl::StatusOr<std::unique_ptr<DeviceAdapter>> Load(const LoadAdapter& load) override;
@@ -66,6 +66,7 @@ class LoadedModel : public StepModel {
   std::unique_ptr<Model> model_;
   int max_tokens_ = 0;
   int max_outputs_ = 0;
+  int max_positions_ = 0;
 };
 
 }  // namespace rootstock

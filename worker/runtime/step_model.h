@@ -28,9 +28,10 @@ class StepModel {
   virtual ~StepModel() = default;
   virtual const StepModelInfo& info() const = 0;
 
-  // Takes workspaces for batches of max_tokens tokens and max_outputs logit rows. Called at each
-  // Attach; with unchanged numbers nothing is done.
-  virtual absl::Status Prepare(int max_tokens, int max_outputs) = 0;
+  // Takes workspaces for batches of max_tokens tokens and max_outputs logit rows, and tables for
+  // sequences of max_positions (≤ info().max_position) tokens. Called at each Attach; with
+  // unchanged numbers nothing is done.
+  virtual absl::Status Prepare(int max_tokens, int max_outputs, int max_positions) = 0;
 
   // Logits [batch.logit_tokens.size(), vocab_size] on tp_rank 0, empty on the others; valid until
   // the next call. Issues collectives: an error leaves the group unusable.

@@ -34,7 +34,11 @@ absl::StatusOr<AttachReport> WorkerRuntime::Attach(const Epoch& epoch, const Gro
   limits_ = limits;
   max_outputs_ = static_cast<int>(
       std::min(std::max(limits.max_num_seqs, kMinOutputs), limits.max_num_batched_tokens));
-  RETURN_IF_ERROR(model_.Prepare(static_cast<int>(limits.max_num_batched_tokens), max_outputs_));
+  const int context = model_.info().max_position;
+  const int length =
+      limits.max_model_len == 0 ? context : std::min<int>(context, limits.max_model_len);
+  RETURN_IF_ERROR(
+      model_.Prepare(static_cast<int>(limits.max_num_batched_tokens), max_outputs_, length));
   return AttachReport{epoch, model_.info().geometry, model_.info().compute_dtype, adapters_.List()};
 }
 
