@@ -1,10 +1,12 @@
-// lora-bench: the figures of docs/benchmarks. `step` measures the engine alone.
+// lora-bench: the figures of docs/benchmarks. `step` measures the engine alone, `streams` the whole
+// path.
 #include <cstdio>
 #include <fstream>
 #include <string>
 
 #include "common/flags/commands.h"
 #include "tests/perf/step_bench.h"
+#include "tests/perf/stream_bench.h"
 
 namespace rootstock {
 namespace {
@@ -12,6 +14,7 @@ namespace {
 struct BenchFlags {
   std::string commit = "unknown", out, dtype = "bf16";
   StepBenchOptions step;
+  StreamBenchOptions streams;
 };
 
 std::vector<FlagSpec> Flags(BenchFlags& flags) {
@@ -61,9 +64,37 @@ std::vector<FlagSpec> StepFlags(BenchFlags& flags) {
   };
 }
 
-int RunStep(BenchFlags& flags, const std::string& command_line) {
-  flags.step.dtype = flags.dtype == "f32" ? DType::kF32 : DType::kBF16;
-  const auto results = RunStepBench(flags.step);
+std::vector<FlagSpec> StreamFlags(BenchFlags& flags) {
+  StreamBenchOptions& o = flags.streams;
+  return {
+      {.name = "address",
+       .target = &o.address,
+       .help = "of the coordinator",
+       .placeholder = "HOST:PORT",
+       .required = true},
+      {.name = "base", .target = &o.base, .help = "the base's served name", .required = true},
+      {.name = "name",
+       .target = &o.adapters,
+       .help = "registered adapter; streams take turns",
+       .placeholder = "NAME",
+       .required = true},
+      {.name = "streams", .target = &o.streams, .help = "concurrent streams", .min = 1},
+      {.name = "prompt-tokens",
+       .target = &o.prompt_tokens,
+       .help = "random token ids a stream",
+       .min = 1},
+      {.name = "first-id", .target = &o.first_id, .help = "lowest of those ids", .min = 0},
+      {.name = "last-id", .target = &o.last_id, .help = "highest of those ids", .min = 0},
+      {.name = "max-tokens", .target = &o.max_tokens, .help = "tokens a stream", .min = 4},
+      {.name = "rounds",
+       .target = &o.rounds,
+       .help = "rounds; base and LoRA steps alternate",
+       .min = 1},
+  };
+}
+
+int Report(const absl::StatusOr<std::vector<BenchResult>>& results, const BenchFlags& flags,
+           const std::string& command_line) {
   if (!results.ok()) {
     std::fprintf(stderr, "lora-bench: %s\n", std::string(results.status().message()).c_str());
     return 1;
@@ -74,6 +105,11 @@ int RunStep(BenchFlags& flags, const std::string& command_line) {
   return 0;
 }
 
+int RunStep(BenchFlags& flags, const std::string& command_line) {
+  flags.step.dtype = flags.dtype == "f32" ? DType::kF32 : DType::kBF16;
+  return Report(RunStepBench(flags.step), flags, command_line);
+}
+
 int Main(int argc, char** argv) {
   std::string command_line = "lora-bench";
   for (int i = 1; i < argc; ++i) command_line += std::string(" ") + argv[i];
@@ -81,12 +117,17 @@ int Main(int argc, char** argv) {
   const ProgramInfo program = {"lora-bench",
                                "Rootstock's benchmarks; results as JSON on standard output",
                                ROOTSTOCK_VERSION};
-  return RunCommand(program, Flags(flags),
-                    {{.name = "step",
-                      .help = "decode steps of one rank, without a coordinator",
-                      .table = StepFlags(flags),
-                      .run = [&] { return RunStep(flags, command_line); }}},
-                    argc, argv);
+  return RunCommand(
+      program, Flags(flags),
+      {{.name = "step",
+        .help = "decode steps of one rank, without a coordinator",
+        .table = StepFlags(flags),
+        .run = [&] { return RunStep(flags, command_line); }},
+       {.name = "streams",
+        .help = "gRPC streams against a running coordinator",
+        .table = StreamFlags(flags),
+        .run = [&] { return Report(RunStreamBench(flags.streams), flags, command_line); }}},
+      argc, argv);
 }
 
 }  // namespace

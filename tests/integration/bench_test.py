@@ -1,0 +1,45 @@
+"""lora-bench's streams reach the ranks and its figures come from them."""
+
+import json
+import subprocess
+import unittest
+
+import rig
+
+ADAPTERS = ["ok-plain-qv", "ok-all-linear"]
+STREAMS, TOKENS, ROUNDS = 3, 480, 1
+
+
+class BenchTest(unittest.TestCase):
+    def bench(self, cluster, *flags):
+        names = [flag for name in ADAPTERS for flag in ("--name", name)]
+        return subprocess.run(
+            [rig.BIN / "lora-bench", "streams", "--address", cluster.address, "--base", "base",
+             *names, "--streams", str(STREAMS), "--prompt-tokens", "6", "--first-id", "5",
+             "--last-id", "200", "--rounds", str(ROUNDS), *flags],
+            capture_output=True, text=True, check=False, timeout=120)
+
+    def test_streams_of_base_and_adapters_in_turn(self):
+        with rig.Cluster(rig.CASES / "models/tiny-llama") as cluster:
+            cluster.start_group(1)
+            for name in ADAPTERS:
+                cluster.register(name, name)
+            done = self.bench(cluster, "--max-tokens", str(TOKENS))
+            self.assertEqual(done.returncode, 0, done.stderr)
+            results = json.loads(done.stdout)
+            self.assertEqual(len(results), 7)
+            for result in results:
+                self.assertGreater(result["value"], 0, result["case"])
+            # One unmeasured round of each kind comes first.
+            tokens = STREAMS * TOKENS * 2 * (1 + ROUNDS)
+            rig.wait_for("the tokens", lambda: cluster.metric(
+                "output_tokens_total", tenant_class="default") == tokens)
+            self.assertEqual(cluster.group()["widest_step"]["distinct_adapters"], len(ADAPTERS))
+
+            refused = self.bench(cluster, "--max-tokens", "100000")
+            self.assertEqual(refused.returncode, 1)
+            self.assertIn("of 100000 tokens ended after", refused.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
