@@ -186,6 +186,18 @@ absl::Status CheckTopLevel(const JsonNode& root) {
   return absl::OkStatus();
 }
 
+// What is added around a text comes out of the vocabulary: a model has no row for anything else.
+absl::Status CheckAffixes(const JsonNode& post_processor, const Parts& parts) {
+  for (const auto* ids : {&parts.affixes.before, &parts.affixes.after}) {
+    for (const int32_t id : *ids) {
+      if (parts.tokens.Find(id) == nullptr) {
+        return post_processor.Invalid(absl::StrCat("adds the id ", id, ", which has no token"));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::unique_ptr<Tokenizer>> Build(const JsonNode& root) {
   RETURN_IF_ERROR(CheckTopLevel(root));
   Parts parts;
@@ -201,6 +213,8 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Build(const JsonNode& root) {
   ASSIGN_OR_RETURN(parts.bpe, LoadBpe(node));
   ASSIGN_OR_RETURN(node, root.Member("added_tokens"));
   RETURN_IF_ERROR(AddTokens(node, parts));
+  ASSIGN_OR_RETURN(node, root.Member("post_processor"));
+  RETURN_IF_ERROR(CheckAffixes(node, parts));
   return std::make_unique<JsonTokenizer>(std::move(parts));
 }
 

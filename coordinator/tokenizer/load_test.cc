@@ -147,6 +147,17 @@ TEST(Load, TemplatesMustHoldTheTextOnce) {
   EXPECT_THAT(Refusal(json, kInvalid), HasSubstr("special_tokens.<x>"));
 }
 
+// Found by fuzzing: such an id would reach the model, which has no row for it.
+TEST(Load, AddedIdsMustHaveTokens) {
+  TestJson json = ByteLevelJson();
+  for (const char* type : {"BertProcessing", "RobertaProcessing"}) {
+    json.post_processor =
+        std::string(R"({"type": ")") + type + R"(", "cls": ["<s>", 261], "sep": ["</s>", 263]})";
+    EXPECT_THAT(Refusal(json, kInvalid), HasSubstr("post_processor")) << type;
+    EXPECT_THAT(Refusal(json, kInvalid), HasSubstr("263, which has no token")) << type;
+  }
+}
+
 TEST(Load, TokensCannotFollowJoinedText) {
   TestJson json = SentencePieceJson();
   json.decoder =
