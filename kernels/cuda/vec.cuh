@@ -29,6 +29,24 @@ __device__ __forceinline__ uint32_t PackBf16(float low, float high) {
   return reinterpret_cast<const uint32_t&>(pair);
 }
 
+// 16 bytes that no kernel writes while this one runs. Volatile: stays before a wait that follows.
+__device__ __forceinline__ uint4 LoadConstant16(const void* p) {
+  uint4 x;
+  asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+               : "l"(p));
+  return x;
+}
+
+// To the first cache: for what is loaded soon, when registers are short.
+__device__ __forceinline__ void PrefetchL1(const void* p) {
+  asm volatile("prefetch.global.L1 [%0];" ::"l"(p));
+}
+
+__device__ __forceinline__ void PrefetchL2(const void* p) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
+}
+
 // Eight elements at `p`, aligned to 16 bytes.
 __device__ __forceinline__ void Load8(const float* p, float (&x)[8]) {
   const float4 a = reinterpret_cast<const float4*>(p)[0];
@@ -37,8 +55,7 @@ __device__ __forceinline__ void Load8(const float* p, float (&x)[8]) {
   x[4] = b.x, x[5] = b.y, x[6] = b.z, x[7] = b.w;
 }
 
-__device__ __forceinline__ void Load8(const __nv_bfloat16* p, float (&x)[8]) {
-  const uint4 raw = *reinterpret_cast<const uint4*>(p);
+__device__ __forceinline__ void Unpack8(const uint4& raw, float (&x)[8]) {
   const uint32_t word[4] = {raw.x, raw.y, raw.z, raw.w};
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
@@ -46,6 +63,10 @@ __device__ __forceinline__ void Load8(const __nv_bfloat16* p, float (&x)[8]) {
     x[2 * i] = pair.x;
     x[2 * i + 1] = pair.y;
   }
+}
+
+__device__ __forceinline__ void Load8(const __nv_bfloat16* p, float (&x)[8]) {
+  Unpack8(*reinterpret_cast<const uint4*>(p), x);
 }
 
 __device__ __forceinline__ void Store8(float* p, const float (&x)[8]) {

@@ -4,12 +4,50 @@
 
 #include "kernels/cuda/launch.h"
 #include "kernels/lora/lora_cuda.h"
+#include "kernels/lora/lora_expand.cuh"
+#include "kernels/lora/lora_launch.h"
 #include "kernels/lora/lora_plain.cuh"
+#include "kernels/lora/lora_shrink_decode.cuh"
+#include "kernels/lora/lora_shrink_long.cuh"
 
 namespace rootstock::kernels::cuda {
 namespace {
 
 constexpr int kPlainBlocks = 264;
+
+void ShrinkTile(const LoraStep& step, const LoraTargets& targets, const void* x, int num_tokens,
+                cudaStream_t stream) {
+  const auto* in = static_cast<const __nv_bfloat16*>(x);
+  const int splits = LoraSplits(num_tokens, targets.in);
+  if (num_tokens > kDecodeTokens) {
+    const int inputs = (targets.in + kShrinkWarps * 32 - 1) / (kShrinkWarps * 32) * 32;
+    LaunchDependent(ShrinkLongKernel<6>, NumSms(), kShrinkThreads, 0, stream, 1, step, targets, in,
+                    splits, inputs);
+  } else {
+    LaunchDependent(ShrinkDecodeKernel, 2 * NumSms(), kShrinkThreads, 0, stream, 1, step, targets,
+                    in, splits);
+  }
+}
+
+// Whether a warp's 64 columns never lie in two targets, nor loads across 16 bytes.
+bool Tiled(const LoraTargets& targets, int width) {
+  bool tiled = width % 64 == 0;
+  for (int i = 0; i < targets.count; ++i) {
+    tiled = tiled && targets.column[i] % 64 == 0 && targets.features[i] % 64 == 0;
+  }
+  return tiled;
+}
+
+template <int kOctets>
+void ExpandTiled(const LoraStep& step, const LoraTargets& targets, int width, void* out,
+                 int num_tokens, cudaStream_t stream) {
+  const int blocks = (width / 64 + kExpandWarps - 1) / kExpandWarps;
+  LaunchDependent(ExpandTileKernel<kOctets>,
+                  dim3(blocks, TileWorkers(step, num_tokens, 8 * kOctets, blocks, 4)),
+                  32 * kExpandWarps, 0, stream, 1, step, targets,
+                  LoraSplits(num_tokens, targets.in), width, num_tokens,
+                  static_cast<__nv_bfloat16*>(out));
+}
 
 template <typename T>
 void ShrinkPlain(const LoraStep& step, const LoraTargets& targets, const void* x, int num_tokens,
@@ -38,6 +76,8 @@ void LoraShrink(const LoraStep& step, const LoraTargets& targets, const void* x,
   if (targets.count == 0 || num_tokens == 0) return;
   if (step.type == Type::kF32) {
     ShrinkPlain<float>(step, targets, x, num_tokens, stream);
+  } else if (targets.in % 8 == 0 && step.max_groups <= kShrinkMaxGroups) {
+    ShrinkTile(step, targets, x, num_tokens, stream);
   } else {
     ShrinkPlain<__nv_bfloat16>(step, targets, x, num_tokens, stream);
   }
@@ -48,6 +88,9 @@ void LoraExpand(const LoraStep& step, const LoraTargets& targets, int width, voi
   if (targets.count == 0 || num_tokens == 0) return;
   if (step.type == Type::kF32) {
     ExpandPlain<float>(step, targets, width, out, num_tokens, stream);
+  } else if (Tiled(targets, width)) {
+    (num_tokens > kDecodeTokens ? ExpandTiled<4> : ExpandTiled<1>)(step, targets, width, out,
+                                                                   num_tokens, stream);
   } else {
     ExpandPlain<__nv_bfloat16>(step, targets, width, out, num_tokens, stream);
   }

@@ -38,7 +38,7 @@ struct LoraRow {
 };
 
 // Neighbours in the order of the rows whose first adapter is the same.
-struct LoraTile {
+struct alignas(16) LoraTile {
   const LoraSiteEntry* sites = nullptr;  // of that adapter; null: none
   int32_t first = 0;                     // of the rows
   int32_t count = 0;                     // at most LoraTileTokens; 0: an unused tile

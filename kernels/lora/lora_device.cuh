@@ -30,9 +30,17 @@ __device__ __forceinline__ const T* SlabRow(const LoraStep& step, uint32_t offse
   return reinterpret_cast<const T*>(step.slab + offset * kRowUnit);
 }
 
+// By selection: indexing a kernel's parameter would copy it to local memory.
+__device__ __forceinline__ int Pick(const int (&of)[kMaxLoraTargets], int target) {
+  int value = of[0];
+#pragma unroll
+  for (int i = 1; i < kMaxLoraTargets; ++i) value = target == i ? of[i] : value;
+  return value;
+}
+
 __device__ __forceinline__ const LoraSiteEntry& SiteOf(const LoraSiteEntry* sites,
                                                        const LoraTargets& targets, int target) {
-  return sites[targets.layer * kModules + targets.module[target]];
+  return sites[targets.layer * kModules + Pick(targets.module, target)];
 }
 
 // The target whose columns hold `column`; -1: none.
@@ -60,6 +68,7 @@ __device__ float LoraDelta(const LoraStep& step, const LoraTargets& targets, int
   const int target = TargetOf(targets, column);
   float sum = 0.0f;
   if (target < 0) return sum;
+  const int at = column - Pick(targets.column, target);
   for (; entry >= 0; entry = step.rows[entry].next) {
     const LoraRow& row = step.rows[entry];
     if (row.sites == nullptr) break;
@@ -70,7 +79,7 @@ __device__ float LoraDelta(const LoraStep& step, const LoraTargets& targets, int
     for (int r = 0; r < site.lora_rank; ++r) {
       float value = 0.0f;
       for (int s = 0; s < splits; ++s) value += v[s * stride + r];
-      dot += value * ToFloat(SlabRow<T>(step, site.b[r])[column - targets.column[target]]);
+      dot += value * ToFloat(SlabRow<T>(step, site.b[r])[at]);
     }
     sum += site.scale * row.scale * dot;
   }

@@ -1,0 +1,113 @@
+// A projection with its consumer at the shapes of an 8B model, for the bench of the LoRA kernels.
+#pragma once
+
+#include <array>
+#include <string>
+
+#include "kernels/activation/activation_cuda.h"
+#include "kernels/linear/linear_cuda.h"
+#include "kernels/lora/lora_bench_data.h"
+#include "kernels/norm/norm_cuda.h"
+#include "kernels/rope/rope_cuda.h"
+
+namespace rootstock::kernels::cuda {
+
+enum class SiteKind { kQkv, kO, kGateUp, kDown };
+constexpr std::array<const char*, 4> kSiteNames = {"qkv", "o", "gate_up", "down"};
+constexpr int kWidth = 4096;
+constexpr int kFfn = 14336;
+constexpr HeadShape kHeads = {32, 8, 128};
+
+inline LoraTargets SiteTargets(SiteKind kind) {
+  LoraTargets t;
+  const auto add = [&t](int module, int features) {
+    t.module[t.count] = module;
+    t.column[t.count] = t.count == 0 ? 0 : t.column[t.count - 1] + t.features[t.count - 1];
+    t.features[t.count++] = features;
+  };
+  t.in = kind == SiteKind::kDown ? kFfn : kWidth;
+  if (kind == SiteKind::kQkv) add(0, 4096), add(1, 1024), add(2, 1024);
+  if (kind == SiteKind::kO) add(3, kWidth);
+  if (kind == SiteKind::kGateUp) add(4, kFfn), add(5, kFfn);
+  if (kind == SiteKind::kDown) add(6, kWidth);
+  return t;
+}
+
+inline int SiteColumns(const LoraTargets& t) {
+  return t.column[t.count - 1] + t.features[t.count - 1];
+}
+
+// The base site at `tokens` tokens with `layers` copies of its weights. *One thread.*
+class BenchSite {
+ public:
+  BenchSite(SiteKind kind, int tokens, int layers, Linear* linear)
+      : kind_(kind),
+        tokens_(tokens),
+        linear_(linear),
+        targets_(SiteTargets(kind)),
+        n_(SiteColumns(targets_)),
+        weights_(RandomBf16(static_cast<size_t>(n_) * targets_.in * layers, 0.02f)),
+        x_(RandomBf16(static_cast<size_t>(tokens) * targets_.in, 1.0f)),
+        y_(RandomBf16(static_cast<size_t>(tokens) * n_, 1.0f)),
+        out_(RandomBf16(static_cast<size_t>(tokens) * kFfn, 1.0f)),
+        residual_(std::vector<float>(static_cast<size_t>(tokens) * kWidth, 0.5f)),
+        weight_(std::vector<float>(kWidth, 1.0f)),
+        angles_(std::vector<float>(size_t{8192} * 64, 0.7f)),
+        kv_(PageBytes() * (tokens + 1)) {
+    std::vector<int32_t> positions;
+    std::vector<uint32_t> pages;
+    for (int t = 0; t < tokens; ++t) {
+      positions.push_back(t * 37 % 8192);
+      pages.push_back(1 + t);
+    }
+    positions_ = std::make_unique<DeviceArray<int32_t>>(positions);
+    pages_ = std::make_unique<DeviceArray<uint32_t>>(pages);
+  }
+
+  std::string Gemm(int layer, cudaStream_t stream) {
+    LinearArgs args;
+    args.x = x_->get();
+    args.m = tokens_;
+    args.w = weights_->get() + static_cast<size_t>(n_) * targets_.in * 2 * layer;
+    args.n = n_;
+    args.k = targets_.in;
+    args.out = y_->get();
+    return linear_->Run(args, stream);
+  }
+  void Shrink(const LoraStep& step, const LoraTargets& targets, cudaStream_t stream) {
+    LoraShrink(step, targets, x_->get(), tokens_, stream);
+  }
+  // Without LoRA if targets.count is 0.
+  void Consume(const LoraStep& step, const LoraTargets& targets, cudaStream_t stream) {
+    if (kind_ == SiteKind::kQkv) {
+      RopeArgs args{Type::kBF16, y_->get(), positions_->get(), pages_->get(), tokens_, kHeads};
+      args.cos = args.sin = angles_.get();
+      args.kv = {kv_.get(), PageBytes(), 0, 16};
+      RopeWriteKv(args, step, targets, stream);
+    } else if (kind_ == SiteKind::kGateUp) {
+      SiluMul({Type::kBF16, y_->get(), kFfn, tokens_, out_->get()}, step, targets, stream);
+    } else {
+      AddNormArgs args{Type::kBF16, residual_.get(), y_->get(), weight_.get(),
+                       1e-5f,       kWidth,          tokens_};
+      args.out = out_->get();
+      AddRmsNorm(args, step, targets, stream);
+    }
+  }
+  const LoraTargets& targets() const { return targets_; }
+
+ private:
+  static size_t PageBytes() { return size_t{2} * 16 * kHeads.num_kv_heads * kHeads.head_dim * 2; }
+
+  SiteKind kind_;
+  int tokens_;
+  Linear* linear_;
+  LoraTargets targets_;
+  int n_;
+  std::unique_ptr<DeviceArray<std::byte>> weights_, x_, y_, out_;
+  DeviceArray<float> residual_, weight_, angles_;
+  DeviceArray<std::byte> kv_;
+  std::unique_ptr<DeviceArray<int32_t>> positions_;
+  std::unique_ptr<DeviceArray<uint32_t>> pages_;
+};
+
+}  // namespace rootstock::kernels::cuda

@@ -1,0 +1,156 @@
+// Times the four sites of an 8B layer with and without LoRA, as graphs over rotating weights.
+// kernels_lora_cuda_bench [decode | prefill | all] [site]: a JSON line a case, µs.
+//   gemm, consumer: the base site's parts; consumer_lora, shrink: what LoRA runs, each alone;
+//   base: the site; beside, inline: the site with LoRA, its shrink on a second stream beside the
+//   GEMM or before the GEMM on the same one; marg: the better of them - base; floor: the adapters'
+//   bytes at the read bandwidth.
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <string>
+
+#include "kernels/lora/lora_bench_site.h"
+
+namespace rootstock::kernels::cuda {
+namespace {
+
+constexpr double kReadBytesPerUs = 4.39e6;
+constexpr size_t kSlabBytes = size_t{4} << 30;
+
+// Second stream and events of a fork. *One thread.*
+struct Fork {
+  cudaStream_t main, side;
+  cudaEvent_t begin, end;
+  Fork() {
+    cudaStreamCreateWithFlags(&main, cudaStreamNonBlocking);
+    cudaStreamCreateWithFlags(&side, cudaStreamNonBlocking);
+    cudaEventCreateWithFlags(&begin, cudaEventDisableTiming);
+    cudaEventCreateWithFlags(&end, cudaEventDisableTiming);
+  }
+};
+
+// Median µs of a layer of a graph of what `enqueue` puts on a stream for `layers` layers.
+double Time(const Fork& fork, int layers, const std::function<void(int)>& enqueue) {
+  cudaGraph_t graph;
+  cudaGraphExec_t exec;
+  cudaStreamBeginCapture(fork.main, cudaStreamCaptureModeThreadLocal);
+  for (int i = 0; i < layers; ++i) enqueue(i);
+  cudaStreamEndCapture(fork.main, &graph);
+  if (cudaGraphInstantiate(&exec, graph, 0) != cudaSuccess) {
+    std::fprintf(stderr, "no graph: %s\n", cudaGetErrorString(cudaGetLastError()));
+    return NAN;
+  }
+  constexpr int kReplays = 15;
+  cudaEvent_t at[kReplays + 1];
+  for (cudaEvent_t& event : at) cudaEventCreate(&event);
+  for (int i = 0; i < 3; ++i) cudaGraphLaunch(exec, fork.main);
+  for (int i = 0; i <= kReplays; ++i) {
+    cudaEventRecord(at[i], fork.main);
+    if (i < kReplays) cudaGraphLaunch(exec, fork.main);
+  }
+  if (cudaStreamSynchronize(fork.main) != cudaSuccess) {
+    std::fprintf(stderr, "failed: %s\n", cudaGetErrorString(cudaGetLastError()));
+  }
+  std::vector<float> times(kReplays);
+  for (int i = 0; i < kReplays; ++i) cudaEventElapsedTime(&times[i], at[i], at[i + 1]);
+  for (cudaEvent_t event : at) cudaEventDestroy(event);
+  cudaGraphExecDestroy(exec);
+  cudaGraphDestroy(graph);
+  std::sort(times.begin(), times.end());
+  return times[kReplays / 2] * 1000.0 / layers;
+}
+
+struct BaseTimes {
+  double gemm, consumer, site;
+};
+
+BaseTimes TimeBase(const Fork& fork, BenchSite& site, int layers) {
+  for (int i = 0; i < layers; ++i) {
+    const std::string error = site.Gemm(i, fork.main);  // a shape's first run is not captured
+    if (!error.empty()) std::fprintf(stderr, "%s\n", error.c_str());
+  }
+  cudaStreamSynchronize(fork.main);
+  const auto gemm = [&](int i) { site.Gemm(i, fork.main); };
+  const auto consume = [&](int) { site.Consume({}, {}, fork.main); };
+  BaseTimes out;
+  out.gemm = Time(fork, layers, gemm);
+  out.consumer = Time(fork, layers, consume);
+  out.site = Time(fork, layers, [&](int i) { gemm(i), consume(i); });
+  return out;
+}
+
+void RunCase(const Fork& fork, BenchSite& site, const BaseTimes& base, const char* name, int layers,
+             const std::byte* slab, int tokens, int adapters, int lora_rank) {
+  const BenchLora lora(slab, kSlabBytes, site.targets(), layers, lora_rank, tokens, adapters);
+  const LoraStep& step = lora.step();
+  const auto shrink = [&](int i) { site.Shrink(step, lora.targets(i), fork.main); };
+  const auto consume = [&](int i) { site.Consume(step, lora.targets(i), fork.main); };
+  const double shrink_us = Time(fork, layers, shrink);
+  const double consumer_us = Time(fork, layers, consume);
+  const double inline_us = Time(fork, layers, [&](int i) {
+    shrink(i);
+    site.Gemm(i, fork.main);
+    consume(i);
+  });
+  const double beside_us = Time(fork, layers, [&](int i) {
+    cudaEventRecord(fork.begin, fork.main);
+    cudaStreamWaitEvent(fork.side, fork.begin);
+    site.Shrink(step, lora.targets(i), fork.side);
+    cudaEventRecord(fork.end, fork.side);
+    site.Gemm(i, fork.main);
+    cudaStreamWaitEvent(fork.main, fork.end);
+    consume(i);
+  });
+  double bytes = 0;
+  for (int t = 0; t < site.targets().count; ++t) {
+    bytes += 2.0 * adapters * lora_rank * (site.targets().in + site.targets().features[t]);
+  }
+  const double floor = bytes / kReadBytesPerUs;
+  const double nodes = tokens <= 64 ? 1.5 : 4;
+  std::printf(
+      "{\"case\": \"%s T=%d A=%d r=%d\", \"gemm\": %.2f, \"consumer\": %.2f, \"consumer_lora\": "
+      "%.2f, \"shrink\": %.2f, \"base\": %.2f, \"beside\": %.2f, \"inline\": %.2f, \"marg\": %.2f, "
+      "\"floor\": %.2f, \"bound\": %.2f}\n",
+      name, tokens, adapters, lora_rank, base.gemm, base.consumer, consumer_us, shrink_us,
+      base.site, beside_us, inline_us, std::min(beside_us, inline_us) - base.site, floor,
+      1.35 * floor + nodes * 0.95);
+  std::fflush(stdout);
+}
+
+int Main(const std::string& what, const std::string& only) {
+  const Fork fork;
+  std::string error;
+  const std::unique_ptr<Linear> linear = MakeLinear(&error);
+  if (linear == nullptr) {
+    std::fprintf(stderr, "%s\n", error.c_str());
+    return 1;
+  }
+  const auto slab = RandomBf16(kSlabBytes / 2, 0.02f);
+  const bool decode = what != "prefill";
+  const bool prefill = what != "decode";
+  for (const int tokens : {1, 16, 64, 256, 2048, 8192}) {
+    if (tokens <= 256 ? !decode : !prefill) continue;
+    for (int s = 0; s < 4; ++s) {
+      if (!only.empty() && only != kSiteNames[s]) continue;
+      const int layers = tokens <= 256 ? 8 : 2;
+      BenchSite site(static_cast<SiteKind>(s), tokens, layers, linear.get());
+      const BaseTimes base = TimeBase(fork, site, layers);
+      for (const int adapters : {1, 8, 16, 32, 64}) {
+        if (adapters > tokens) continue;
+        if (tokens <= 256 ? adapters == 16 : adapters != 1 && adapters != 16) continue;
+        for (const int lora_rank : {8, 16, 64}) {
+          RunCase(fork, site, base, kSiteNames[s], layers, slab->get(), tokens, adapters,
+                  lora_rank);
+        }
+      }
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace rootstock::kernels::cuda
+
+int main(int argc, char** argv) {
+  return rootstock::kernels::cuda::Main(argc > 1 ? argv[1] : "all", argc > 2 ? argv[2] : "");
+}
