@@ -10,6 +10,8 @@
 #   Kernels and their launchers; call it only if(ROOTSTOCK_WITH_CUDA).
 # rootstock_gpu_test(NAME SOURCES a_test.cu … DEPS lib …)
 #   Built wherever there is a toolkit, run (ctest label gpu) where there is a GPU.
+# rootstock_gpu_bench(NAME SOURCES a_bench.cu … DEPS lib …)
+#   Built as a GPU test is, beside them; run by hand.
 # rootstock_python_test(NAME FILE.py [TIMEOUT seconds] [ARGS …])
 #   Runs a script, or the unittest cases of a *_test.py in its own folder, with the tests' Python
 #   environment when there is one, else with the system's.
@@ -87,6 +89,17 @@ function(rootstock_gpu_test NAME)
   set_target_properties(${NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/gpu_tests)
   add_test(NAME ${NAME} COMMAND ${NAME})
   set_tests_properties(${NAME} PROPERTIES TIMEOUT 300 LABELS gpu)
+endfunction()
+
+function(rootstock_gpu_bench NAME)
+  if(NOT ROOTSTOCK_TESTS)
+    return()
+  endif()
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  add_executable(${NAME} ${ARG_SOURCES})
+  target_include_directories(${NAME} PRIVATE ${PROJECT_SOURCE_DIR})
+  target_link_libraries(${NAME} PRIVATE ${ARG_DEPS})
+  set_target_properties(${NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/gpu_tests)
 endfunction()
 
 function(rootstock_mpi_run NAME RANKS)

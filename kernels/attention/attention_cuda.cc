@@ -1,5 +1,6 @@
 #include "kernels/attention/attention_cuda.h"
 
+#include "kernels/attention/decode_cuda.h"
 #include "kernels/attention/plain_cuda.h"
 
 namespace rootstock::kernels::cuda {
@@ -19,12 +20,39 @@ class PlainOnly : public PagedAttention {
     return "";
   }
   std::string Run(const PagedKv& kv, const void* qkv, void* out, cudaStream_t stream) override {
-    return Describe(PlainAttention(shapes_, batch_, kv, qkv, out, stream));
+    return Describe(PlainAttention(shapes_, batch_, kv, qkv, out, PlainRows::kAll, stream));
   }
   size_t workspace_bytes() const override { return 0; }
 
  private:
   AttentionShapes shapes_;
+  AttentionBatch batch_;
+};
+
+// Rows with one query by the decode kernel, so that their bits are the same in decode and in mixed
+// steps. One thread.
+class DecodeAndPlain : public PagedAttention {
+ public:
+  DecodeAndPlain(const AttentionShapes& shapes, std::unique_ptr<DecodeAttention> decode)
+      : shapes_(shapes), decode_(std::move(decode)) {}
+
+  std::string Plan(const AttentionBatch& batch, cudaStream_t stream) override {
+    batch_ = batch;
+    return "";
+  }
+  std::string Run(const PagedKv& kv, const void* qkv, void* out, cudaStream_t stream) override {
+    if (batch_.max_q_len > 1) {
+      const cudaError_t error =
+          PlainAttention(shapes_, batch_, kv, qkv, out, PlainRows::kSeveralQueries, stream);
+      if (error != cudaSuccess) return Describe(error);
+    }
+    return Describe(decode_->Run(batch_, kv, qkv, out, stream));
+  }
+  size_t workspace_bytes() const override { return decode_->workspace_bytes(); }
+
+ private:
+  AttentionShapes shapes_;
+  std::unique_ptr<DecodeAttention> decode_;
   AttentionBatch batch_;
 };
 
@@ -40,7 +68,10 @@ std::unique_ptr<PagedAttention> MakePagedAttention(const AttentionShapes& shapes
              ": head_dim must be a multiple of 8 up to 256, KV heads must divide heads";
     return nullptr;
   }
-  return std::make_unique<PlainOnly>(shapes);
+  if (!DecodeHas(shapes)) return std::make_unique<PlainOnly>(shapes);
+  auto decode = DecodeAttention::Make(shapes, error);
+  if (decode == nullptr) return nullptr;
+  return std::make_unique<DecodeAndPlain>(shapes, std::move(decode));
 }
 
 }  // namespace rootstock::kernels::cuda

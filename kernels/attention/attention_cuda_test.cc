@@ -56,8 +56,8 @@ std::string RunBest(AttentionCase& test) {
 
 std::string RunPlain(AttentionCase& test) {
   return test.Run([&] {
-    const cudaError_t error =
-        PlainAttention(test.shapes(), test.batch(), test.kv(), test.qkv(), test.out(), nullptr);
+    const cudaError_t error = PlainAttention(test.shapes(), test.batch(), test.kv(), test.qkv(),
+                                             test.out(), PlainRows::kAll, nullptr);
     return std::string(error == cudaSuccess ? "" : cudaGetErrorString(error));
   });
 }
@@ -88,30 +88,116 @@ TEST(AttentionCudaTest, Decode) {
   }
 }
 
+TEST(AttentionCudaTest, DecodeOfEveryGroup) {
+  const std::vector<CaseRow> rows = {{1, 65, 1},  {1, 0, 0},  {1, 257, 2}, {1, 3000, 3},
+                                     {1, 15, 4},  {1, 1, 5},  {1, 64, 6},  {1, 128, 7},
+                                     {1, 511, 8}, {1, 300, 9}};
+  for (int dim : {64, 128}) {
+    for (int group = 1; group <= 9; ++group) {
+      for (int kv_heads : {1, 3}) {
+        const CaseShape shape = {Type::kBF16, {group * kv_heads, kv_heads, dim}, 16 * kv_heads};
+        AttentionCase test(shape, rows);
+        ASSERT_EQ(RunBest(test), "") << Name(shape);
+        EXPECT_LT(test.Error(), kBf16Bound) << Name(shape);
+      }
+    }
+  }
+}
+
+// More work than one wave of blocks, so that blocks take several chunks and share rows.
+TEST(AttentionCudaTest, DecodeOfManyRows) {
+  std::vector<CaseRow> rows;
+  for (int i = 0; i < 100; ++i) {
+    rows.push_back({1, i % 9 == 4 ? 0 : 1 + 97 * i % 1300, static_cast<uint32_t>(i)});
+  }
+  for (const CaseShape& shape : {CaseShape{Type::kBF16, {8, 2, 128}, 16},
+                                 {Type::kBF16, {16, 2, 128}, 16},
+                                 {Type::kBF16, {6, 2, 64}, 32}}) {
+    AttentionCase test(shape, rows);
+    ASSERT_EQ(RunBest(test), "") << Name(shape);
+    EXPECT_LT(test.Error(), kBf16Bound) << Name(shape);
+  }
+}
+
+const std::vector<CaseShape> kDecodeShapes = {{Type::kBF16, {8, 2, 128}, 16},
+                                              {Type::kBF16, {4, 4, 64}, 32},
+                                              {Type::kBF16, {8, 1, 128}, 32},
+                                              {Type::kBF16, {2, 1, 96}, 16},
+                                              {Type::kF32, {9, 3, 64}, 16}};
+
+// The outputs of one row of a step.
+std::vector<float> RowOf(const AttentionCase& test, const CaseShape& shape, int token) {
+  const std::vector<float> all = test.Result();
+  const int width = shape.heads.num_heads * shape.heads.head_dim;
+  return {all.begin() + token * width, all.begin() + (token + 1) * width};
+}
+
 // A row's bits are its own: alone, and at any place among others.
 TEST(AttentionCudaTest, DecodeRowIsTheSameInEveryBatch) {
-  for (const CaseShape& shape : {CaseShape{Type::kBF16, {8, 2, 128}, 16},
-                                 {Type::kBF16, {4, 4, 64}, 32},
-                                 {Type::kBF16, {8, 1, 128}, 32},
-                                 {Type::kBF16, {2, 1, 96}, 16},
-                                 {Type::kF32, {9, 3, 64}, 16}}) {
-    const CaseRow row = {1, 777, 1};
-    AttentionCase alone(shape, {row});
-    ASSERT_EQ(RunBest(alone), "") << Name(shape);
-    const std::vector<float> want = alone.Result();
-    for (int batch : {2, 3, 16, 64}) {
-      std::vector<CaseRow> rows;
-      for (int i = 0; i < batch; ++i) {
-        rows.push_back({1, 1 + 331 * i % 1100, static_cast<uint32_t>(i + 2)});
+  for (const CaseShape& shape : kDecodeShapes) {
+    for (int kv_len : {777, 64, 1500}) {
+      const CaseRow row = {1, kv_len, 1};
+      AttentionCase alone(shape, {row});
+      ASSERT_EQ(RunBest(alone), "") << Name(shape);
+      const std::vector<float> want = alone.Result();
+      for (int batch : {2, 3, 16, 64}) {
+        std::vector<CaseRow> rows;
+        for (int i = 0; i < batch; ++i) {
+          rows.push_back({1, 1 + 331 * i % 1100, static_cast<uint32_t>(i + 2)});
+        }
+        const int place = batch * 2 / 3;
+        rows[place] = row;
+        AttentionCase test(shape, rows);
+        ASSERT_EQ(RunBest(test), "") << Name(shape);
+        EXPECT_EQ(RowOf(test, shape, place), want) << Name(shape) << ", " << batch << " rows";
       }
-      const int place = batch * 2 / 3;
-      rows[place] = row;
-      AttentionCase test(shape, rows);
-      ASSERT_EQ(RunBest(test), "") << Name(shape);
-      const std::vector<float> got = test.Result();
-      EXPECT_TRUE(std::equal(want.begin(), want.end(), got.begin() + place * want.size()))
-          << Name(shape) << ", " << batch << " rows";
+      AttentionCase mixed(shape, {{70, 200, 2}, row, {3, 9, 3}});
+      ASSERT_EQ(RunBest(mixed), "") << Name(shape);
+      EXPECT_EQ(RowOf(mixed, shape, 70), want) << Name(shape) << ", among prompts";
     }
+  }
+}
+
+// A graph reads the lengths when it is replayed, and leaves everything as it found it.
+TEST(AttentionCudaTest, GraphFollowsTheLengthsInDeviceMemory) {
+  for (const CaseShape& shape : kDecodeShapes) {
+    std::vector<CaseRow> long_rows, short_rows;
+    std::vector<int32_t> lengths;
+    for (int i = 0; i < 40; ++i) {
+      const uint32_t seed = static_cast<uint32_t>(i);
+      long_rows.push_back({1, 1 + 173 * i % 1000, seed});
+      lengths.push_back(1 + long_rows.back().kv_len / (1 + i % 3) / 2);
+      short_rows.push_back({1, lengths.back(), seed});
+    }
+    AttentionCase fresh(shape, short_rows), test(shape, long_rows);
+    ASSERT_EQ(RunBest(fresh), "");
+    std::string error;
+    const auto attention = MakePagedAttention(test.shapes(), &error);
+    ASSERT_NE(attention, nullptr) << error;
+    ASSERT_EQ(attention->Plan(test.batch(), nullptr), "");
+    cudaStream_t stream;
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    ASSERT_EQ(cudaStreamCreate(&stream), cudaSuccess);
+    ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+    ASSERT_EQ(attention->Run(test.kv(), test.qkv(), test.out(), stream), "");
+    ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+    ASSERT_EQ(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
+    for (int i = 0; i < 2; ++i) {
+      ASSERT_EQ(test.Run([&] { return cudaGraphLaunch(exec, stream) == cudaSuccess ? "" : "no"; }),
+                "");
+      EXPECT_LT(test.Error(), Bound(shape.type)) << Name(shape);
+    }
+    cudaMemcpy(const_cast<int32_t*>(test.batch().device.kv_len), lengths.data(), lengths.size() * 4,
+               cudaMemcpyHostToDevice);
+    for (int i = 0; i < 2; ++i) {
+      ASSERT_EQ(test.Run([&] { return cudaGraphLaunch(exec, stream) == cudaSuccess ? "" : "no"; }),
+                "");
+      EXPECT_EQ(test.Result(), fresh.Result()) << Name(shape) << ", replay " << i;
+    }
+    cudaGraphExecDestroy(exec);
+    cudaGraphDestroy(graph);
+    cudaStreamDestroy(stream);
   }
 }
 

@@ -19,6 +19,7 @@ struct PlainArgs {
   const std::byte* layer;  // of page 0
   size_t page_bytes;
   int page_tokens;
+  PlainRows which;
   const void* qkv;  // [tokens, (num_heads + 2 · num_kv_heads) · head_dim]
   void* out;        // [tokens, num_heads · head_dim]
 };
@@ -178,6 +179,7 @@ __global__ void __launch_bounds__(kThreads) PlainKernel(const PlainArgs a) {
   const int group = a.heads.num_heads / a.heads.num_kv_heads, kv_head = blockIdx.y;
   const Block b = FindBlock(a, group, blockIdx.x);
   if (b.count <= 0) return;
+  if (a.which == PlainRows::kSeveralQueries && (b.q_len == 1 || b.kv_len == 0)) return;
   float* q = shared;                     // [kQueries][dim]
   float* k = q + kQueries * dim;         // [kKeys][stride]
   float* v = k + kKeys * stride;         // [kKeys][stride]
@@ -222,11 +224,19 @@ __global__ void __launch_bounds__(kThreads) PlainKernel(const PlainArgs a) {
 }  // namespace
 
 cudaError_t PlainAttention(const AttentionShapes& shapes, const AttentionBatch& batch,
-                           const PagedKv& kv, const void* qkv, void* out, cudaStream_t stream) {
+                           const PagedKv& kv, const void* qkv, void* out, PlainRows which,
+                           cudaStream_t stream) {
   const int dim = shapes.heads.head_dim;
   const int group = shapes.heads.num_heads / shapes.heads.num_kv_heads;
-  const PlainArgs args = {batch.device,  batch.num_rows, shapes.heads, kv.slab + kv.layer_offset,
-                          kv.page_bytes, kv.page_tokens, qkv,          out};
+  const PlainArgs args = {batch.device,
+                          batch.num_rows,
+                          shapes.heads,
+                          kv.slab + kv.layer_offset,
+                          kv.page_bytes,
+                          kv.page_tokens,
+                          which,
+                          qkv,
+                          out};
   const size_t shared =
       sizeof(float) * (kQueries * dim + 2 * kKeys * (dim + 4) + kQueries * (kKeys + 2));
   const auto kernel = shapes.type == Type::kF32 ? PlainKernel<float> : PlainKernel<__nv_bfloat16>;

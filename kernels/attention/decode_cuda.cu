@@ -1,0 +1,231 @@
+#include <cmath>
+
+#include "kernels/attention/decode_cuda.h"
+#include "kernels/attention/decode_fold.cuh"
+#include "kernels/attention/decode_schedule.cuh"
+#include "kernels/attention/decode_tile.cuh"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/pdl.cuh"
+
+namespace rootstock::kernels::cuda {
+namespace {
+
+struct DecodeArgs {
+  AttentionRows rows;
+  int num_rows;
+  HeadShape heads;
+  const __nv_bfloat16* layer;  // of page 0
+  size_t page_elements;
+  int page_tokens;
+  const __nv_bfloat16* qkv;  // [tokens, (num_heads + 2 · num_kv_heads) · head_dim]
+  __nv_bfloat16* out;        // [tokens, num_heads · head_dim]
+  FoldMemory memory;
+  float scale;  // log2(e) / sqrt(head_dim)
+};
+
+// A tile to be loaded: its page id is on its way.
+struct Pending {
+  int page = 0, offset = 0;  // elements within the page's keys
+  int valid = 0;
+};
+
+__device__ __forceinline__ Pending Find(const DecodeArgs& a, const Schedule& s, const Cursor& c) {
+  const int start = c.chunk * kChunk + threadIdx.x / 32 * kTile;
+  Pending p;
+  p.valid = min(max(s.kv_len[c.row] - start, 0), kTile);
+  if (p.valid == 0) return p;
+  p.page = a.rows.page_ids[s.page_begin[c.row] + start / a.page_tokens];
+  p.offset = (start % a.page_tokens * a.heads.num_kv_heads + c.kv_head) * a.heads.head_dim;
+  return p;
+}
+
+__device__ __forceinline__ TilePlace Place(const DecodeArgs& a, const Pending& p) {
+  return {a.layer + p.page * a.page_elements + p.offset, p.valid};
+}
+
+// Outputs of pads are 0.
+__device__ void ClearPads(const DecodeArgs& a) {
+  const int width = a.heads.num_heads * a.heads.head_dim;
+  for (int r = blockIdx.x; r < a.num_rows; r += gridDim.x) {
+    if (a.rows.kv_len[r] != 0) continue;
+    const int first = a.rows.q_begin[r] * width / 8, last = a.rows.q_begin[r + 1] * width / 8;
+    for (int i = first + threadIdx.x; i < last; i += kDecodeThreads) {
+      reinterpret_cast<uint4*>(a.out)[i] = make_uint4(0, 0, 0, 0);
+    }
+  }
+}
+
+// out = softmax(q · kᵀ / sqrt(head_dim)) · v of rows with one query. Grid: any number of blocks,
+// each takes its share of the chunks. A warp takes a tile of each chunk; tiles are summed through
+// shared memory; what other blocks must know goes through global memory (decode_fold.cuh).
+template <int kDim, int kUnits>
+__global__ void __launch_bounds__(kDecodeThreads, kDim == 128 ? 3 : 4)
+    DecodeKernel(const DecodeArgs a) {
+  extern __shared__ float4 shared[];
+  const int group = a.heads.num_heads / a.heads.num_kv_heads, kv_heads = a.heads.num_kv_heads;
+  TileExchange<kDim> exchange(shared, group);
+  const Schedule s = ScheduleAt(exchange.end(), a.num_rows);
+  ReadSchedule(a.rows, a.num_rows, s);
+  const unsigned total = s.chunks_before[a.num_rows] * kv_heads;
+  const Shares shares = {total, min(gridDim.x, total)};
+  if (blockIdx.x >= shares.blocks) {
+    GridDependencyWait();
+    return ClearPads(a);
+  }
+  const int begin = shares.Begin(blockIdx.x), end = shares.Begin(blockIdx.x + 1);
+  const int row_stride = kv_heads * kDim, to_values = a.page_tokens * row_stride;
+  const size_t q_width = static_cast<size_t>(a.heads.num_heads + 2 * kv_heads) * kDim;
+
+  Cursor at = CursorAt(s, a.num_rows, kv_heads, begin), ahead = at;
+  TileRegisters<kDim> r;
+  TilePlace here = Place(a, Find(a, s, ahead));
+  // This step's keys are the last of each row; all others are older than the kernel before.
+  if (at.chunk + 1 == at.chunks) GridDependencyWait();
+  if (here.valid > 0) {
+    LoadKeys(here, row_stride, r);
+    LoadValues(here, row_stride, to_values, r);
+  }
+  Pending pending;
+  if (begin + 1 < end) {
+    Advance(s, a.num_rows, kv_heads, ahead);
+    pending = Find(a, s, ahead);
+  }
+  GridDependencyWait();
+  ClearPads(a);
+
+  Fold<kDim, kUnits> fold(a.memory, shares, a.heads, s.token, a.out, s.scratch);
+  const Piece front = PieceAt(at, begin, end);
+  Piece piece = front;
+  for (int place = begin; place < end; ++place) {
+    if (place == begin || at.chunk == 0) {
+      piece = PieceAt(at, place, end);
+      LoadQueries(a.qkv + s.token[at.row] * q_width + at.kv_head * group * kDim, group, r);
+    }
+    const TilePlace next = Place(a, pending);
+    const bool more = pending.valid > 0;
+    if (here.valid > 0) {
+      TileSums<kDim> sums;
+      float score[4];
+      uint32_t weights[2];
+      TileScores(r, here.valid, a.scale, score);
+      if (more) LoadKeys(next, row_stride, r);
+      TileWeights(score, sums, weights);
+      TileValues(r, weights, sums);
+      if (more) LoadValues(next, row_stride, to_values, r);
+      exchange.Put(place, sums);
+    } else {
+      if (more) LoadKeys(next, row_stride, r);
+      if (more) LoadValues(next, row_stride, to_values, r);
+      exchange.PutNothing(place);
+    }
+    here = next;
+    pending.valid = 0;
+    if (place + 2 < end) {
+      Advance(s, a.num_rows, kv_heads, ahead);
+      pending = Find(a, s, ahead);
+    }
+    __syncthreads();
+    Part chunk[kUnits];
+    exchange.Take(place, chunk);
+    fold.Add(piece, at.chunk, chunk);
+    Advance(s, a.num_rows, kv_heads, at);
+  }
+  GridLaunchDependents();
+  fold.Finish(front, piece);
+}
+
+struct Choice {
+  void (*kernel)(DecodeArgs);
+  size_t shared_bytes;
+};
+
+Choice Choose(const AttentionShapes& shapes, int rows) {
+  const int group = shapes.heads.num_heads / shapes.heads.num_kv_heads;
+  if (shapes.heads.head_dim == 64) {
+    return {DecodeKernel<64, 1>, TileExchange<64>::Bytes(group) + ScheduleBytes(rows)};
+  }
+  return {group <= 4 ? DecodeKernel<128, 1> : DecodeKernel<128, 2>,
+          TileExchange<128>::Bytes(group) + ScheduleBytes(rows)};
+}
+
+size_t Align(size_t bytes) { return (bytes + 255) / 256 * 256; }
+
+}  // namespace
+
+bool DecodeHas(const AttentionShapes& shapes) {
+  const HeadShape& heads = shapes.heads;
+  return shapes.type == Type::kBF16 && (heads.head_dim == 64 || heads.head_dim == 128) &&
+         heads.num_heads / heads.num_kv_heads <= kMaxGroup && shapes.page_tokens % kTile == 0;
+}
+
+std::unique_ptr<DecodeAttention> DecodeAttention::Make(const AttentionShapes& shapes,
+                                                       std::string* error) {
+  std::unique_ptr<DecodeAttention> decode(new DecodeAttention());
+  decode->shapes_ = shapes;
+  const HeadShape& heads = shapes.heads;
+  const Choice choice = Choose(shapes, shapes.max_rows);
+  int device = 0, processors = 0, blocks = 0;
+  cudaError_t status = cudaGetDevice(&device);
+  if (status == cudaSuccess) {
+    status = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
+  }
+  if (status == cudaSuccess) {
+    status = cudaFuncSetAttribute(choice.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  static_cast<int>(choice.shared_bytes));
+  }
+  if (status == cudaSuccess) {
+    status = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, choice.kernel, kDecodeThreads,
+                                                           choice.shared_bytes);
+  }
+  decode->blocks_ = processors * blocks;
+  const size_t chunks =
+      (size_t{static_cast<unsigned>(shapes.max_pages)} * shapes.page_tokens / kChunk +
+       shapes.max_rows) *
+      heads.num_kv_heads;
+  if (status == cudaSuccess && (blocks == 0 || chunks * decode->blocks_ >= (size_t{1} << 32))) {
+    *error = "attention: " + std::to_string(shapes.max_rows) + " rows of " +
+             std::to_string(shapes.max_pages) + " pages are too many";
+    return nullptr;
+  }
+  const size_t slots = size_t{kChunkSlots} * decode->blocks_ + chunks / kSpan +
+                       size_t{static_cast<unsigned>(shapes.max_rows)} * heads.num_kv_heads;
+  const size_t group = heads.num_heads / heads.num_kv_heads;
+  const size_t sums = Align(slots * group * heads.head_dim * sizeof(float));
+  const size_t softmax = Align(slots * group * sizeof(float2));
+  const size_t done = size_t{static_cast<unsigned>(shapes.max_rows)} * heads.num_kv_heads * 4;
+  decode->workspace_bytes_ = sums + softmax + done;
+  if (status == cudaSuccess) status = cudaMalloc(&decode->workspace_, decode->workspace_bytes_);
+  if (status == cudaSuccess) status = cudaMemset(decode->workspace_ + sums + softmax, 0, done);
+  if (status != cudaSuccess) {
+    *error = "attention: " + std::to_string(decode->workspace_bytes_) +
+             " bytes of workspace: " + cudaGetErrorString(status);
+    return nullptr;
+  }
+  decode->softmax_offset_ = sums;
+  decode->done_offset_ = sums + softmax;
+  return decode;
+}
+
+DecodeAttention::~DecodeAttention() { cudaFree(workspace_); }
+
+cudaError_t DecodeAttention::Run(const AttentionBatch& batch, const PagedKv& kv, const void* qkv,
+                                 void* out, cudaStream_t stream) const {
+  DecodeArgs args;
+  args.rows = batch.device;
+  args.num_rows = batch.num_rows;
+  args.heads = shapes_.heads;
+  args.layer = reinterpret_cast<const __nv_bfloat16*>(kv.slab + kv.layer_offset);
+  args.page_elements = kv.page_bytes / 2;
+  args.page_tokens = kv.page_tokens;
+  args.qkv = static_cast<const __nv_bfloat16*>(qkv);
+  args.out = static_cast<__nv_bfloat16*>(out);
+  args.memory = {reinterpret_cast<float4*>(workspace_),
+                 reinterpret_cast<float2*>(workspace_ + softmax_offset_),
+                 reinterpret_cast<int*>(workspace_ + done_offset_)};
+  args.scale = 1.4426950408889634f / std::sqrt(static_cast<float>(shapes_.heads.head_dim));
+  const Choice choice = Choose(shapes_, batch.num_rows);
+  return LaunchDependent(choice.kernel, dim3(blocks_), dim3(kDecodeThreads), choice.shared_bytes,
+                         stream, 1, args);
+}
+
+}  // namespace rootstock::kernels::cuda
