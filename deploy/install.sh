@@ -97,6 +97,9 @@ install_promtool() {
   ln -sf "$kept" "$TOOLS/promtool"
 }
 
+# Where there is a CUDA toolkit the build has CUDA kernels (RootstockDependencies.cmake looks there).
+has_cuda() { PATH=$PATH:/usr/local/cuda/bin command -v nvcc >/dev/null; }
+
 build_preset() {
   if [ ! -f "build/$preset/build.ninja" ]; then
     say "configuring build/$preset"
@@ -111,4 +114,5 @@ cd "$ROOT"
 mkdir -p build
 install_python
 [ $tests = 0 ] || install_promtool
+if has_cuda; then deploy/fetch_flashinfer.sh; fi
 [ $build = 0 ] || build_preset

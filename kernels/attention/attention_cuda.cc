@@ -2,6 +2,7 @@
 
 #include "kernels/attention/decode_cuda.h"
 #include "kernels/attention/plain_cuda.h"
+#include "kernels/flashinfer/prefill.h"
 
 namespace rootstock::kernels::cuda {
 namespace {
@@ -30,29 +31,39 @@ class PlainOnly : public PagedAttention {
 };
 
 // Rows with one query by the decode kernel, so that their bits are the same in decode and in mixed
-// steps. One thread.
-class DecodeAndPlain : public PagedAttention {
+// steps; the others by FlashInfer, or by the plain kernel where it has none. One thread.
+class Best : public PagedAttention {
  public:
-  DecodeAndPlain(const AttentionShapes& shapes, std::unique_ptr<DecodeAttention> decode)
-      : shapes_(shapes), decode_(std::move(decode)) {}
+  Best(const AttentionShapes& shapes, std::unique_ptr<DecodeAttention> decode,
+       std::unique_ptr<FlashPrefill> prefill)
+      : shapes_(shapes), decode_(std::move(decode)), prefill_(std::move(prefill)) {}
 
   std::string Plan(const AttentionBatch& batch, cudaStream_t stream) override {
     batch_ = batch;
-    return "";
+    if (batch.max_q_len <= 1 || prefill_ == nullptr) return "";
+    return prefill_->Plan(batch, stream);
   }
   std::string Run(const PagedKv& kv, const void* qkv, void* out, cudaStream_t stream) override {
     if (batch_.max_q_len > 1) {
-      const cudaError_t error =
-          PlainAttention(shapes_, batch_, kv, qkv, out, PlainRows::kSeveralQueries, stream);
-      if (error != cudaSuccess) return Describe(error);
+      const std::string error = RunPrefill(kv, qkv, out, stream);
+      if (!error.empty()) return error;
     }
     return Describe(decode_->Run(batch_, kv, qkv, out, stream));
   }
-  size_t workspace_bytes() const override { return decode_->workspace_bytes(); }
+  size_t workspace_bytes() const override {
+    return decode_->workspace_bytes() + (prefill_ == nullptr ? 0 : prefill_->workspace_bytes());
+  }
 
  private:
+  std::string RunPrefill(const PagedKv& kv, const void* qkv, void* out, cudaStream_t stream) {
+    if (prefill_ != nullptr) return prefill_->Run(kv, qkv, out, stream);
+    return Describe(
+        PlainAttention(shapes_, batch_, kv, qkv, out, PlainRows::kSeveralQueries, stream));
+  }
+
   AttentionShapes shapes_;
   std::unique_ptr<DecodeAttention> decode_;
+  std::unique_ptr<FlashPrefill> prefill_;
   AttentionBatch batch_;
 };
 
@@ -71,7 +82,10 @@ std::unique_ptr<PagedAttention> MakePagedAttention(const AttentionShapes& shapes
   if (!DecodeHas(shapes)) return std::make_unique<PlainOnly>(shapes);
   auto decode = DecodeAttention::Make(shapes, error);
   if (decode == nullptr) return nullptr;
-  return std::make_unique<DecodeAndPlain>(shapes, std::move(decode));
+  error->clear();
+  auto prefill = MakeFlashPrefill(shapes, FlashKernel::kBest, error);
+  if (!error->empty()) return nullptr;
+  return std::make_unique<Best>(shapes, std::move(decode), std::move(prefill));
 }
 
 }  // namespace rootstock::kernels::cuda

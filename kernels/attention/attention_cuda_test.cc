@@ -4,6 +4,7 @@
 
 #include "kernels/attention/attention_cuda_case.h"
 #include "kernels/attention/plain_cuda.h"
+#include "kernels/flashinfer/prefill.h"
 
 namespace rootstock::kernels::cuda {
 namespace {
@@ -75,6 +76,37 @@ TEST(AttentionCudaTest, MixedSteps) {
     AttentionCase test(shape, kMixed);
     ASSERT_EQ(RunBest(test), "") << Name(shape);
     EXPECT_LT(test.Error(), Bound(shape.type)) << Name(shape);
+  }
+}
+
+TEST(AttentionCudaTest, FlashKernels) {
+  for (FlashKernel kernel : {FlashKernel::kFa2, FlashKernel::kFa3}) {
+    for (const HeadShape& heads :
+         {HeadShape{9, 3, 64}, {2, 2, 64}, {3, 1, 128}, {8, 1, 128}, {8, 2, 128}, {12, 1, 64}}) {
+      for (int page_tokens : {16, 5, 32}) {
+        const CaseShape shape = {Type::kBF16, heads, page_tokens};
+        AttentionCase test(shape, {{37, 37, 2},
+                                   {5, 19, 3},
+                                   {2, 1034, 4},
+                                   {18, 108, 5},
+                                   {64, 64, 7},
+                                   {300, 300, 8},
+                                   {90, 300, 9},
+                                   {193, 515, 10}});
+        std::string error;
+        const auto prefill = MakeFlashPrefill(test.shapes(), kernel, &error);
+        ASSERT_NE(prefill, nullptr) << error;
+        ASSERT_EQ(test.Run([&] {
+          const std::string plan = prefill->Plan(test.batch(), nullptr);
+          if (!plan.empty()) return plan;
+          return prefill->Run(test.kv(), test.qkv(), test.out(), nullptr);
+        }),
+                  "")
+            << Name(shape);
+        EXPECT_LT(test.Error(), kBf16Bound)
+            << Name(shape) << (kernel == FlashKernel::kFa2 ? " FA2" : " FA3");
+      }
+    }
   }
 }
 

@@ -125,7 +125,7 @@ __global__ void __launch_bounds__(kDecodeThreads, kDim == 128 ? 3 : 4)
       pending = Find(a, s, ahead);
     }
     __syncthreads();
-    Part chunk[kUnits];
+    PartsOf<kUnits> chunk;
     exchange.Take(place, chunk);
     fold.Add(piece, at.chunk, chunk);
     Advance(s, a.num_rows, kv_heads, at);

@@ -18,6 +18,12 @@ struct Part {
   float4 o = {0.0f, 0.0f, 0.0f, 0.0f};
 };
 
+// A struct: nvcc 13.0 leaves an array of arrays of Part uninitialised.
+template <int kUnits>
+struct PartsOf {
+  Part unit[kUnits];
+};
+
 // into + x, `into` being to the left.
 __device__ __forceinline__ void Merge(Part& into, const Part& x) {
   const float top = fmaxf(into.top, x.top);
@@ -72,7 +78,7 @@ class TileExchange {
   }
   // The chunk's sum, after a barrier.
   template <int kUnits>
-  __device__ __forceinline__ void Take(int turn, Part (&chunk)[kUnits]) const {
+  __device__ __forceinline__ void Take(int turn, PartsOf<kUnits>& chunk) const {
 #pragma unroll
     for (int u = 0; u < kUnits; ++u) {
       const int unit = threadIdx.x + u * kDecodeThreads, head = unit / (kDim / 4);
@@ -81,7 +87,7 @@ class TileExchange {
       for (int w = 0; w < kWarps; ++w) {
         const float2 softmax = Softmax(turn, w)[head];
         const float* from = Sums(turn, w) + head * kStride + unit % (kDim / 4) * 4;
-        Merge(chunk[u], {softmax.x, softmax.y, *reinterpret_cast<const float4*>(from)});
+        Merge(chunk.unit[u], {softmax.x, softmax.y, *reinterpret_cast<const float4*>(from)});
       }
     }
   }
@@ -122,7 +128,7 @@ class Fold {
         out_(out),
         scratch_(scratch) {}
 
-  __device__ __forceinline__ void Add(const Piece& piece, int index, const Part (&chunk)[kUnits]) {
+  __device__ __forceinline__ void Add(const Piece& piece, int index, const PartsOf<kUnits>& chunk) {
     const int from = index & ~(kSpan - 1), to = min(from + kSpan, piece.chunks);
     if (from < piece.first || to > piece.last) {
       Store(ChunkSlot(piece.line + index), chunk);
@@ -135,10 +141,10 @@ class Fold {
     } else {
       Store(SpanSlot(piece, from), span_);
     }
-    Clear(span_);
+    span_ = Parts();
     if (piece.whole() && to == piece.chunks) {
       Write(piece, total_);
-      Clear(total_);
+      total_ = Parts();
     }
   }
 
@@ -159,14 +165,11 @@ class Fold {
   }
 
  private:
-  using Parts = Part[kUnits];
+  using Parts = PartsOf<kUnits>;
   static constexpr int kBatch = kUnits == 1 ? 4 : 2;  // spans whose parts are loaded together
 
-  __device__ static void Clear(Parts& parts) {
-    for (int u = 0; u < kUnits; ++u) parts[u] = Part();
-  }
   __device__ static void MergeAll(Parts& into, const Parts& x) {
-    for (int u = 0; u < kUnits; ++u) Merge(into[u], x[u]);
+    for (int u = 0; u < kUnits; ++u) Merge(into.unit[u], x.unit[u]);
   }
 
   // Chunks that are kept one by one lie within 3 of an end of their block's share.
@@ -186,9 +189,9 @@ class Fold {
     for (int u = 0; u < kUnits; ++u) {
       const int unit = threadIdx.x + u * kDecodeThreads, head = unit / (kDim / 4);
       if (head >= group_) continue;
-      memory_.sums[static_cast<size_t>(slot) * group_ * (kDim / 4) + unit] = parts[u].o;
+      memory_.sums[static_cast<size_t>(slot) * group_ * (kDim / 4) + unit] = parts.unit[u].o;
       if (unit % (kDim / 4) == 0) {
-        memory_.softmax[slot * group_ + head] = make_float2(parts[u].top, parts[u].sum);
+        memory_.softmax[slot * group_ + head] = make_float2(parts.unit[u].top, parts.unit[u].sum);
       }
     }
   }
@@ -198,7 +201,7 @@ class Fold {
       const int unit = threadIdx.x + u * kDecodeThreads, head = unit / (kDim / 4);
       if (head >= group_) continue;
       const float2 softmax = __ldcg(&memory_.softmax[slot * group_ + head]);
-      parts[u] = {softmax.x, softmax.y,
+      parts.unit[u] = {softmax.x, softmax.y,
                   __ldcg(&memory_.sums[static_cast<size_t>(slot) * group_ * (kDim / 4) + unit])};
     }
   }
@@ -258,8 +261,8 @@ class Fold {
     for (int u = 0; u < kUnits; ++u) {
       const int unit = threadIdx.x + u * kDecodeThreads;
       if (unit >= group_ * (kDim / 4)) continue;
-      const float inverse = 1.0f / parts[u].sum;
-      const float4 o = parts[u].o;
+      const float inverse = 1.0f / parts.unit[u].sum;
+      const float4 o = parts.unit[u].o;
       const __nv_bfloat162 low = __floats2bfloat162_rn(o.x * inverse, o.y * inverse);
       const __nv_bfloat162 high = __floats2bfloat162_rn(o.z * inverse, o.w * inverse);
       out[unit] = {*reinterpret_cast<const uint32_t*>(&low),

@@ -1,0 +1,7 @@
+#include "kernels/flashinfer/fa2.cuh"
+
+namespace rootstock::kernels::cuda {
+
+std::string Fa2Dim64(const FlashCall& call, cudaStream_t stream) { return Fa2<64>(call, stream); }
+
+}  // namespace rootstock::kernels::cuda
