@@ -167,7 +167,7 @@ std::vector<float> RowOf(const AttentionCase& test, const CaseShape& shape, int 
 // A row's bits are its own: alone, and at any place among others.
 TEST(AttentionCudaTest, DecodeRowIsTheSameInEveryBatch) {
   for (const CaseShape& shape : kDecodeShapes) {
-    for (int kv_len : {777, 64, 1500}) {
+    for (int kv_len : {777, 64, 2500}) {
       const CaseRow row = {1, kv_len, 1};
       AttentionCase alone(shape, {row});
       ASSERT_EQ(RunBest(alone), "") << Name(shape);

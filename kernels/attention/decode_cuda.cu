@@ -187,23 +187,31 @@ std::unique_ptr<DecodeAttention> DecodeAttention::Make(const AttentionShapes& sh
              std::to_string(shapes.max_pages) + " pages are too many";
     return nullptr;
   }
-  const size_t slots = size_t{kChunkSlots} * decode->blocks_ + chunks / kSpan +
-                       size_t{static_cast<unsigned>(shapes.max_rows)} * heads.num_kv_heads;
-  const size_t group = heads.num_heads / heads.num_kv_heads;
-  const size_t sums = Align(slots * group * heads.head_dim * sizeof(float));
-  const size_t softmax = Align(slots * group * sizeof(float2));
-  const size_t done = size_t{static_cast<unsigned>(shapes.max_rows)} * heads.num_kv_heads * 4;
-  decode->workspace_bytes_ = sums + softmax + done;
+  decode->Arrange(chunks);
   if (status == cudaSuccess) status = cudaMalloc(&decode->workspace_, decode->workspace_bytes_);
-  if (status == cudaSuccess) status = cudaMemset(decode->workspace_ + sums + softmax, 0, done);
+  if (status == cudaSuccess) {
+    status = cudaMemset(decode->workspace_ + decode->done_offset_, 0,
+                        decode->workspace_bytes_ - decode->done_offset_);
+  }
   if (status != cudaSuccess) {
     *error = "attention: " + std::to_string(decode->workspace_bytes_) +
              " bytes of workspace: " + cudaGetErrorString(status);
     return nullptr;
   }
-  decode->softmax_offset_ = sums;
-  decode->done_offset_ = sums + softmax;
   return decode;
+}
+
+void DecodeAttention::Arrange(size_t chunks) {
+  const HeadShape& heads = shapes_.heads;
+  const size_t group = heads.num_heads / heads.num_kv_heads;
+  const size_t row_heads = size_t{static_cast<unsigned>(shapes_.max_rows)} * heads.num_kv_heads;
+  const size_t sections = chunks / kSection + row_heads;
+  section_slots_ = size_t{kChunkSlots} * blocks_ + chunks / kSpan + row_heads;
+  const size_t slots = section_slots_ + sections;
+  softmax_offset_ = Align(slots * group * heads.head_dim * sizeof(float));
+  done_offset_ = softmax_offset_ + Align(slots * group * sizeof(float2));
+  row_done_offset_ = done_offset_ + Align(sections * sizeof(int));
+  workspace_bytes_ = row_done_offset_ + row_heads * sizeof(int);
 }
 
 DecodeAttention::~DecodeAttention() { cudaFree(workspace_); }
@@ -221,7 +229,9 @@ cudaError_t DecodeAttention::Run(const AttentionBatch& batch, const PagedKv& kv,
   args.out = static_cast<__nv_bfloat16*>(out);
   args.memory = {reinterpret_cast<float4*>(workspace_),
                  reinterpret_cast<float2*>(workspace_ + softmax_offset_),
-                 reinterpret_cast<int*>(workspace_ + done_offset_)};
+                 reinterpret_cast<int*>(workspace_ + done_offset_),
+                 reinterpret_cast<int*>(workspace_ + row_done_offset_),
+                 static_cast<int>(section_slots_)};
   args.scale = 1.4426950408889634f / std::sqrt(static_cast<float>(shapes_.heads.head_dim));
   const Choice choice = Choose(shapes_, batch.num_rows);
   return LaunchDependent(choice.kernel, dim3(blocks_), dim3(kDecodeThreads), choice.shared_bytes,

@@ -13,8 +13,9 @@ bool DecodeHas(const AttentionShapes& shapes);
 // Takes the rows of a batch with one query each (others are left alone) and zeroes the outputs of
 // pads. The grid is fixed; what there is to do is read from device memory when the kernel runs.
 //
-// A context is cut into chunks of 64 positions, four of which make a span; chunks are summed into
-// spans and spans into the result from left to right, whichever blocks compute them. So a row's
+// A context is cut into chunks of 64 positions, four of which make a span and 32 a section; chunks
+// are summed to spans, spans to sections and sections to the result from left to right, whichever
+// blocks compute them. So a row's
 // bits depend on that row alone, while each block takes an equal share of all chunks. *One stream
 // at a time.*
 class DecodeAttention {
@@ -31,13 +32,18 @@ class DecodeAttention {
 
  private:
   DecodeAttention() = default;
+  // Lays out the workspace for this many chunks.
+  void Arrange(size_t chunks);
 
   AttentionShapes shapes_;
   int blocks_ = 0;
   size_t workspace_bytes_ = 0;
   std::byte* workspace_ = nullptr;
-  size_t softmax_offset_ = 0;  // of what decode_fold.cuh's FoldMemory points to
+  // Of what decode_fold.cuh's FoldMemory points to.
+  size_t softmax_offset_ = 0;
   size_t done_offset_ = 0;
+  size_t row_done_offset_ = 0;
+  size_t section_slots_ = 0;
 };
 
 }  // namespace rootstock::kernels::cuda

@@ -1,120 +1,40 @@
-// Sums of tiles to the result of the decode kernel. Everything here is summed in an order that
-// positions alone decide: tiles of a chunk, chunks of a span, spans of a row.
+// Sums of chunks to the result of the decode kernel, in an order that positions alone decide:
+// chunks of a span, spans of a section, sections of a row, each from left to right.
 #pragma once
 
+#include "kernels/attention/decode_parts.cuh"
 #include "kernels/attention/decode_schedule.cuh"
-#include "kernels/attention/decode_tile.cuh"
 
 namespace rootstock::kernels::cuda {
 
-constexpr int kWarps = kDecodeThreads / 32;
+constexpr int kSpan = 4;        // chunks
+constexpr int kSection = 32;    // chunks
 constexpr int kChunkSlots = 6;  // a block
 
-// Unnormalised output of a few positions: 4 dims of one head. A thread has units threadIdx.x and
-// threadIdx.x + 128 of the group's [heads, head_dim / 4].
-struct Part {
-  float top = kNoScore;
-  float sum = 0.0f;
-  float4 o = {0.0f, 0.0f, 0.0f, 0.0f};
-};
-
-// A struct: nvcc 13.0 leaves an array of arrays of Part uninitialised.
-template <int kUnits>
-struct PartsOf {
-  Part unit[kUnits];
-};
-
-// into + x, `into` being to the left.
-__device__ __forceinline__ void Merge(Part& into, const Part& x) {
-  const float top = fmaxf(into.top, x.top);
-  const float a = exp2f(into.top - top), b = exp2f(x.top - top);
-  into.top = top;
-  into.sum = fmaf(into.sum, a, x.sum * b);
-  into.o.x = fmaf(into.o.x, a, x.o.x * b);
-  into.o.y = fmaf(into.o.y, a, x.o.y * b);
-  into.o.z = fmaf(into.o.z, a, x.o.z * b);
-  into.o.w = fmaf(into.o.w, a, x.o.w * b);
-}
-
-// The four tiles of a chunk meet in shared memory, in two buffers by turns: one barrier a chunk.
-template <int kDim>
-class TileExchange {
- public:
-  static constexpr int kStride = kDim + 8;  // floats a head
-  static constexpr size_t Bytes(int group) {
-    return 2 * kWarps * (size_t(group) * kStride * sizeof(float) + kMaxGroup * sizeof(float2));
-  }
-  __device__ TileExchange(void* memory, int group)
-      : group_(group),
-        sums_(static_cast<float*>(memory)),
-        softmax_(reinterpret_cast<float2*>(sums_ + 2 * kWarps * group * kStride)) {}
-  __device__ void* end() const { return softmax_ + 2 * kWarps * kMaxGroup; }
-
-  __device__ __forceinline__ void Put(int turn, const TileSums<kDim>& sums) {
-    const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-#pragma unroll
-    for (int j = 0; j < 2; ++j) {
-      const int head = 2 * t + j;
-      if (head >= group_) continue;
-      float* to = Sums(turn, threadIdx.x / 32) + head * kStride + 8 * g;
-#pragma unroll
-      for (int h = 0; h < kDim / 64; ++h) {
-#pragma unroll
-        for (int i = 0; i < 4; i += 2) {
-          const float (&x)[4] = sums.o[4 * h + i], (&y)[4] = sums.o[4 * h + i + 1];
-          *reinterpret_cast<float4*>(to + 64 * h + 2 * i) =
-              make_float4(x[j], x[j + 2], y[j], y[j + 2]);
-        }
-      }
-      if (g == 0) Softmax(turn, threadIdx.x / 32)[head] = make_float2(sums.top[j], sums.sum[j]);
-    }
-  }
-  __device__ __forceinline__ void PutNothing(int turn) {
-    float* to = Sums(turn, threadIdx.x / 32);
-    for (int i = threadIdx.x % 32; i < group_ * kStride; i += 32) to[i] = 0.0f;
-    if (threadIdx.x % 32 < kMaxGroup) {
-      Softmax(turn, threadIdx.x / 32)[threadIdx.x % 32] = make_float2(kNoScore, 0.0f);
-    }
-  }
-  // The chunk's sum, after a barrier.
-  template <int kUnits>
-  __device__ __forceinline__ void Take(int turn, PartsOf<kUnits>& chunk) const {
-#pragma unroll
-    for (int u = 0; u < kUnits; ++u) {
-      const int unit = threadIdx.x + u * kDecodeThreads, head = unit / (kDim / 4);
-      if (head >= group_) continue;
-#pragma unroll
-      for (int w = 0; w < kWarps; ++w) {
-        const float2 softmax = Softmax(turn, w)[head];
-        const float* from = Sums(turn, w) + head * kStride + unit % (kDim / 4) * 4;
-        Merge(chunk.unit[u], {softmax.x, softmax.y, *reinterpret_cast<const float4*>(from)});
-      }
-    }
-  }
-
- private:
-  __device__ float* Sums(int turn, int warp) const {
-    return sums_ + ((turn & 1) * kWarps + warp) * group_ * kStride;
-  }
-  __device__ float2* Softmax(int turn, int warp) const {
-    return softmax_ + ((turn & 1) * kWarps + warp) * kMaxGroup;
-  }
-
-  int group_;
-  float* sums_;
-  float2* softmax_;
-};
-
-// Where parts that several blocks sum meet.
+// Where parts that several blocks sum meet. Slots: of chunks, then of spans, then of sections.
 struct FoldMemory {
-  float4* sums;     // [slots, group, head_dim / 4]
-  float2* softmax;  // [slots, group]: top, sum
-  int* done;        // [rows, KV heads]: chunks in memory so far; 0 between runs
+  float4* sums;       // [slots, group, head_dim / 4]
+  float2* softmax;    // [slots, group]: top, sum
+  int* section_done;  // [sections]: chunks in memory so far; 0 between runs
+  int* row_done;      // [rows, KV heads]: sections in memory so far; 0 between runs
+  int section_slots;  // first slot of sections
 };
 
-// Sums a block's chunks, piece by piece. Of a piece that is not a whole row, a span that lies
-// within the block's share is kept as one part and the chunks of other spans one by one, so that
-// whoever comes last sums them as one block would have.
+// A section of a row, as far as a block has chunks of it.
+struct SectionShare {
+  int from, to;  // chunks of the section
+  int mine;      // of them, the block's
+
+  __device__ SectionShare(const Piece& piece, int chunk)
+      : from(chunk & ~(kSection - 1)),
+        to(min(from + kSection, piece.chunks)),
+        mine(min(to, piece.last) - max(from, piece.first)) {}
+  __device__ bool whole() const { return mine == to - from; }
+};
+
+// Sums a block's chunks, piece by piece. What lies within the block's share is summed as far as
+// the order allows; the rest goes to memory, and whoever comes last sums it as one block would
+// have.
 template <int kDim, int kUnits>
 class Fold {
  public:
@@ -136,32 +56,43 @@ class Fold {
     }
     MergeAll(span_, chunk);
     if (index + 1 < to) return;
-    if (piece.whole()) {
-      MergeAll(total_, span_);
+    const SectionShare section(piece, index);
+    if (section.whole()) {
+      MergeAll(section_, span_);
+      if (to == section.to) EndSection(piece, section);
     } else {
       Store(SpanSlot(piece, from), span_);
     }
     span_ = Parts();
-    if (piece.whole() && to == piece.chunks) {
-      Write(piece, total_);
-      total_ = Parts();
-    }
   }
 
-  // After the last Add: of the block's pieces only these two may not be whole; they may be one.
+  // After the last Add. `front` and `back`, which may be one, are the block's first and last
+  // piece: no other piece or section than their ends is shared with other blocks.
   __device__ __forceinline__ void Finish(const Piece& front, const Piece& back) {
     if (front.whole() && back.whole()) return;
-    const bool two = front.line != back.line;
+    const SectionShare first(front, front.first), last(back, back.last - 1);
+    const bool one_row = front.line == back.line;
+    const bool two = !last.whole() && !(one_row && first.from == last.from);
     int* all = scratch_ + kBatch * kSpan;
     __syncthreads();
-    if (threadIdx.x < 2) {
-      Piece piece = back;
-      if (threadIdx.x == 0) piece = front;
-      all[threadIdx.x] = !piece.whole() && (threadIdx.x == 0 || two) && ArrivesLast(piece);
-    }
+    if (threadIdx.x == 0) all[0] = !first.whole() && SectionArrives(front, first);
+    if (threadIdx.x == 1) all[1] = two && SectionArrives(back, last);
     __syncthreads();
-    if (all[0] != 0) Collect(front);
-    if (all[1] != 0) Collect(back);
+    const bool first_done = all[0] != 0, last_done = all[1] != 0;
+    if (first_done) CollectSection(front, first);
+    if (last_done) CollectSection(back, last);
+    // Rows of several sections.
+    const int in_front = InMemory(front) + first_done + (one_row ? last_done : 0);
+    const int in_back = one_row ? 0 : InMemory(back) + last_done;
+    const bool front_counts = front.chunks > kSection && !front.whole() && in_front > 0;
+    const bool back_counts = back.chunks > kSection && !back.whole() && in_back > 0;
+    if (!front_counts && !back_counts) return;
+    __syncthreads();
+    if (threadIdx.x == 0) all[0] = front_counts && RowArrives(front, in_front);
+    if (threadIdx.x == 1) all[1] = back_counts && RowArrives(back, in_back);
+    __syncthreads();
+    if (all[0] != 0) CollectRow(front);
+    if (all[1] != 0) CollectRow(back);
   }
 
  private:
@@ -171,6 +102,9 @@ class Fold {
   __device__ static void MergeAll(Parts& into, const Parts& x) {
     for (int u = 0; u < kUnits; ++u) Merge(into.unit[u], x.unit[u]);
   }
+  __device__ int Head(const Piece& piece) const {
+    return piece.row * heads_.num_kv_heads + piece.kv_head;
+  }
 
   // Chunks that are kept one by one lie within 3 of an end of their block's share.
   __device__ int ChunkSlot(int place) const {
@@ -179,9 +113,12 @@ class Fold {
     const int left = shares_.Begin(block + 1) - 1 - place;
     return block * kChunkSlots + (offset < kSpan - 1 ? offset : kSpan - 1 + left);
   }
+  // Unique since the next row and head begins a whole number further.
   __device__ int SpanSlot(const Piece& piece, int chunk) const {
-    return shares_.blocks * kChunkSlots + (piece.line + chunk) / kSpan +
-           piece.row * heads_.num_kv_heads + piece.kv_head;
+    return shares_.blocks * kChunkSlots + (piece.line + chunk) / kSpan + Head(piece);
+  }
+  __device__ int SectionIndex(const Piece& piece, int chunk) const {
+    return (piece.line + chunk) / kSection + Head(piece);
   }
 
   __device__ void Store(int slot, const Parts& parts) {
@@ -189,9 +126,10 @@ class Fold {
     for (int u = 0; u < kUnits; ++u) {
       const int unit = threadIdx.x + u * kDecodeThreads, head = unit / (kDim / 4);
       if (head >= group_) continue;
-      memory_.sums[static_cast<size_t>(slot) * group_ * (kDim / 4) + unit] = parts.unit[u].o;
+      const Part& part = parts.unit[u];
+      memory_.sums[static_cast<size_t>(slot) * group_ * (kDim / 4) + unit] = part.o;
       if (unit % (kDim / 4) == 0) {
-        memory_.softmax[slot * group_ + head] = make_float2(parts.unit[u].top, parts.unit[u].sum);
+        memory_.softmax[slot * group_ + head] = make_float2(part.top, part.sum);
       }
     }
   }
@@ -201,28 +139,56 @@ class Fold {
       const int unit = threadIdx.x + u * kDecodeThreads, head = unit / (kDim / 4);
       if (head >= group_) continue;
       const float2 softmax = __ldcg(&memory_.softmax[slot * group_ + head]);
-      parts.unit[u] = {softmax.x, softmax.y,
-                  __ldcg(&memory_.sums[static_cast<size_t>(slot) * group_ * (kDim / 4) + unit])};
+      parts.unit[u] = {
+          softmax.x, softmax.y,
+          __ldcg(&memory_.sums[static_cast<size_t>(slot) * group_ * (kDim / 4) + unit])};
     }
   }
 
-  // Are all chunks of the piece's row and KV head in memory now?
-  __device__ bool ArrivesLast(const Piece& piece) {
-    int* done = &memory_.done[piece.row * heads_.num_kv_heads + piece.kv_head];
+  __device__ void EndSection(const Piece& piece, const SectionShare& section) {
+    if (piece.whole()) {
+      MergeAll(total_, section_);
+      if (section.to == piece.chunks) {
+        Write(piece, total_);
+        total_ = Parts();
+      }
+    } else {
+      Store(memory_.section_slots + SectionIndex(piece, section.from), section_);
+    }
+    section_ = Parts();
+  }
+
+  // Sections of the piece that EndSection stored.
+  __device__ static int InMemory(const Piece& piece) {
+    const int first = (piece.first + kSection - 1) / kSection;
+    const int last =
+        piece.last == piece.chunks ? (piece.last + kSection - 1) / kSection : piece.last / kSection;
+    return max(last - first, 0);
+  }
+
+  // Adds to a count of what is in memory; true, and 0 again, when all is.
+  __device__ static bool Arrives(int* done, int more, int all) {
     __threadfence();
-    const bool last =
-        atomicAdd(done, piece.last - piece.first) + piece.last - piece.first == piece.chunks;
+    const bool last = atomicAdd(done, more) + more == all;
     __threadfence();
     if (last) *done = 0;
     return last;
   }
+  __device__ bool SectionArrives(const Piece& piece, const SectionShare& section) {
+    return Arrives(&memory_.section_done[SectionIndex(piece, section.from)], section.mine,
+                   section.to - section.from);
+  }
+  __device__ bool RowArrives(const Piece& piece, int sections) {
+    return Arrives(&memory_.row_done[Head(piece)], sections,
+                   (piece.chunks + kSection - 1) / kSection);
+  }
 
   // Where the part of chunk first + threadIdx.x is, for the threads of a batch; -1: nowhere, or in
   // the part of its span, which is in the place of the span's first chunk.
-  __device__ void FindSlots(const Piece& piece, int first) const {
+  __device__ void FindSlots(const Piece& piece, int first, int end) const {
     if (threadIdx.x >= kBatch * kSpan) return;
     const int chunk = first + threadIdx.x, from = chunk & ~(kSpan - 1);
-    const int last = min(from + kSpan, piece.chunks) - 1;
+    const int last = min(from + kSpan, end) - 1;
     int slot = -1;
     if (chunk <= last) {
       const bool one = shares_.Owner(piece.line + from) == shares_.Owner(piece.line + last);
@@ -231,11 +197,11 @@ class Fold {
     scratch_[threadIdx.x] = slot;
   }
 
-  __device__ void Collect(const Piece& piece) {
-    Parts total;
-    for (int first = 0; first < piece.chunks; first += kBatch * kSpan) {
+  __device__ void CollectSection(const Piece& piece, const SectionShare& section) {
+    Parts sum;
+    for (int first = section.from; first < section.to; first += kBatch * kSpan) {
       __syncthreads();
-      FindSlots(piece, first);
+      FindSlots(piece, first, section.to);
       __syncthreads();
       Parts parts[kBatch * kSpan];
 #pragma unroll
@@ -247,8 +213,28 @@ class Fold {
         Parts span;
 #pragma unroll
         for (int i = 0; i < kSpan; ++i) MergeAll(span, parts[b * kSpan + i]);
-        MergeAll(total, span);
+        MergeAll(sum, span);
       }
+    }
+    if (piece.chunks <= kSection) {
+      Write(piece, sum);
+    } else {
+      Store(memory_.section_slots + SectionIndex(piece, section.from), sum);
+    }
+  }
+
+  __device__ void CollectRow(const Piece& piece) {
+    const int slot = memory_.section_slots + SectionIndex(piece, 0);
+    const int sections = (piece.chunks + kSection - 1) / kSection;
+    Parts total;
+    for (int first = 0; first < sections; first += kBatch) {
+      Parts parts[kBatch];
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        if (first + i < sections) Load(slot + first + i, parts[i]);
+      }
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) MergeAll(total, parts[i]);
     }
     Write(piece, total);
   }
@@ -277,7 +263,7 @@ class Fold {
   const int* tokens_;  // [rows], shared memory
   __nv_bfloat16* out_;
   int* scratch_;  // [kScheduleScratch], shared memory
-  Parts span_, total_;
+  Parts span_, section_, total_;
 };
 
 }  // namespace rootstock::kernels::cuda
