@@ -4,11 +4,11 @@
 
 #include <cstdlib>
 #include <memory>
-#include <span>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
+#include "worker/device/cpu_device.h"
 #include "worker/link/group_bus.h"
 #include "worker/link/group_link.h"
 #include "worker/link/rendezvous.h"
@@ -18,43 +18,16 @@
 #include "worker/runtime/startup.h"
 #include "worker/runtime/worker_metrics.h"
 #include "worker/runtime/worker_runtime.h"
+#include "worker/runtime_executor.h"
 
 namespace rootstock {
 namespace {
 
-// Joins runtime, metrics and link. *Step thread only.*
-class Executor : public CommandExecutor {
- public:
-  Executor(WorkerRuntime& runtime, WorkerMetrics& metrics, const MpiCommunicator& communicator)
-      : runtime_(runtime), metrics_(metrics), communicator_(communicator) {}
-  absl::StatusOr<AttachReport> Attach(const Epoch& epoch, const GroupLimits& limits) override {
-    return runtime_.Attach(epoch, limits);
-  }
-  absl::StatusOr<Completion> Execute(const Command& command) override {
-    const OwnWork work(communicator_.stats());
-    absl::StatusOr<Completion> completion = runtime_.Execute(command);
-    work_us_ = work.Microseconds();
-    const auto* step = std::get_if<StepPlan>(&command.kind);
-    if (step == nullptr || !completion.ok() || !completion->outcome.ok()) return completion;
-    if (!step->rows.empty()) metrics_.ObserveStep(runtime_.last_step());
-    metrics_.ObserveTick(communicator_.stats());
-    return completion;
-  }
-  uint64_t work_us() const override { return work_us_; }
-  void ObserveWork(std::span<const uint64_t> work_us) override { metrics_.ObserveWork(work_us); }
-  void Abandon(const Command& command) override { runtime_.Abandon(command); }
-
- private:
-  WorkerRuntime& runtime_;
-  WorkerMetrics& metrics_;
-  const MpiCommunicator& communicator_;
-  uint64_t work_us_ = 0;
-};
-
-RankHello MakeHello(const WorkerOptions& options, const ModelPlan& plan, int metrics_port) {
+RankHello MakeHello(const WorkerOptions& options, const ModelPlan& plan, const std::string& device,
+                    int metrics_port) {
   char host[256] = {};
   gethostname(host, sizeof(host) - 1);
-  return {{host, "cpu", BuildId(), static_cast<uint32_t>(getpid()),
+  return {{host, device, BuildId(), static_cast<uint32_t>(getpid()),
            static_cast<uint32_t>(metrics_port)},
           plan.fingerprint,
           options.model,
@@ -72,27 +45,32 @@ absl::StatusOr<int> Serve(const WorkerOptions& options, GroupBus& bus, Metrics& 
   auto started = MetricsServer::Start(metrics, "0.0.0.0", port);
   RETURN_IF_ERROR(bus.Agree(started.status()));
   server = *std::move(started);
-  absl::StatusOr<ModelPlan> plan = PlanModel(options, bus.tp_size(), node.local_size);
+  const HostPlace place{node.local_rank, node.local_size};
+  absl::StatusOr<ModelPlan> plan = PlanModel(options, bus.tp_size(), place);
   RETURN_IF_ERROR(bus.Agree(plan.status()));
-  const RankHello hello = MakeHello(options, *plan, server->port());
+  const int threads =
+      options.threads > 0 ? static_cast<int>(options.threads) : CpuThreads(node.local_size);
+  absl::StatusOr<Backend> backend = MakeBackend(*plan, place, threads);
+  RETURN_IF_ERROR(bus.Agree(backend.status()));
+  const std::string device = backend->device->name();
+  const RankHello hello = MakeHello(options, *plan, device, server->port());
   ASSIGN_OR_RETURN(const Group group, Rendezvous(bus, hello));
   if (bus.tp_rank() == 0 && !options.port_file.empty()) WritePorts(options.port_file, group.info);
 
   MpiCommunicator communicator(MPI_COMM_WORLD);
   const std::filesystem::path cache = std::filesystem::path(options.cache_dir) / "adapters";
-  const int threads =
-      options.threads > 0 ? static_cast<int>(options.threads) : CpuThreads(node.local_size);
   auto model =
-      LoadedModel::Create(plan->source, plan->spec, plan->tp, threads, group.geometry, communicator,
-                          [&cache](const Digest& d) { return cache / d.Hex(); });
+      LoadedModel::Create(plan->source, plan->spec, plan->tp, *std::move(backend), group.geometry,
+                          communicator, [&cache](const Digest& d) { return cache / d.Hex(); });
   RETURN_IF_ERROR(bus.Agree(model.status()));
-  LogInfo("ready: tp_rank ", bus.tp_rank(), " of ", bus.tp_size(), ", ", threads, " threads, ",
-          DTypeName(plan->source.dtype), " weights, ", group.geometry.num_pages, " pages of ",
-          group.geometry.page_bytes, " bytes");
+  LogInfo("ready: tp_rank ", bus.tp_rank(), " of ", bus.tp_size(), " on ", device, ", ", threads,
+          " threads, ", DTypeName(plan->source.dtype), " weights, ", group.geometry.num_pages,
+          " pages of ", group.geometry.page_bytes, " bytes");
   WorkerRuntime runtime(**model, communicator);
-  WorkerMetrics worker_metrics(metrics, bus.tp_rank(),
-                               {"", hello.rank.host, options.group, hello.rank.build});
-  Executor executor(runtime, worker_metrics, communicator);
+  WorkerMetrics worker_metrics(
+      metrics, bus.tp_rank(),
+      {plan->cuda ? device : "", hello.rank.host, options.group, hello.rank.build});
+  RuntimeExecutor executor(runtime, worker_metrics, communicator);
   auto code =
       RunGroup(bus, executor, {options.coordinator, cache, node.local_rank == 0, group.info});
   if (!code.ok()) {

@@ -16,7 +16,9 @@ template <typename T>
 __global__ void EmbedKernel(EmbedArgs args) {
   GridDependencyWait();
   GridLaunchDependents();
-  const int row = args.ids[blockIdx.x] - args.first_id;
+  int id = args.ids[blockIdx.x];
+  if (id < 0) id = args.last_tokens[-1 - id];
+  const int row = id - args.first_id;
   float* out = args.out + static_cast<size_t>(blockIdx.x) * args.n;
   const bool here = row >= 0 && row < args.table_rows;
   const T* in = static_cast<const T*>(args.table) + static_cast<size_t>(here ? row : 0) * args.n;

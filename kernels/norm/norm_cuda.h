@@ -10,7 +10,8 @@ struct EmbedArgs {
   const void* table = nullptr;  // [table_rows, n]
   int first_id = 0;
   int table_rows = 0;            // ids outside [first_id, first_id + table_rows) become 0
-  const int32_t* ids = nullptr;  // [tokens]
+  const int32_t* ids = nullptr;  // [tokens]; -1 - slot: last_tokens[slot]
+  const int32_t* last_tokens = nullptr;
   int tokens = 0;
   int n = 0;
   float* out = nullptr;  // [tokens, n]

@@ -148,15 +148,21 @@ TEST(EmbedCudaTest, TakesRowsOfThisRankAndZerosElsewhere) {
     for (int n : {7, 64, 4096}) {
       std::vector<float> table = RandomFloats(static_cast<size_t>(10) * n, 5);
       RoundTo(type, table);
-      const std::vector<int32_t> ids = {104, 99, 100, 109, 110, 0};
+      // The last two: what slots 2 and 0 sampled.
+      const std::vector<int32_t> ids = {104, 99, 100, 109, 110, 0, -3, -1};
+      const std::vector<int32_t> last = {101, 7, 105};
       DeviceArray<std::byte> table_device(Encode(type, table));
       DeviceArray<int32_t> ids_device(ids);
       DeviceArray<float> out(ids.size() * n);
-      Embed({type, table_device.get(), 100, 10, ids_device.get(), 6, n, out.get()}, nullptr);
+      DeviceArray<int32_t> last_device(last);
+      Embed(
+          {type, table_device.get(), 100, 10, ids_device.get(), last_device.get(), 8, n, out.get()},
+          nullptr);
       std::vector<float> want(ids.size() * n, 0.0f);
       for (size_t i = 0; i < ids.size(); ++i) {
-        if (ids[i] < 100 || ids[i] >= 110) continue;
-        std::copy_n(table.begin() + (ids[i] - 100) * n, n, want.begin() + i * n);
+        const int32_t id = ids[i] < 0 ? last[-1 - ids[i]] : ids[i];
+        if (id < 100 || id >= 110) continue;
+        std::copy_n(table.begin() + (id - 100) * n, n, want.begin() + i * n);
       }
       EXPECT_EQ(out.Get(), want);
     }

@@ -16,9 +16,10 @@ BUILD = os.path.join(files.ROOT, "build/dev")
 
 
 def compiled():
-    """The project's sources that build/dev compiles."""
+    """The project's C++ sources that build/dev compiles; clang-tidy can't read nvcc's flags."""
     with open(os.path.join(BUILD, "compile_commands.json"), encoding="utf-8") as file:
-        return {os.path.relpath(entry["file"], files.ROOT) for entry in json.load(file)}
+        return {os.path.relpath(entry["file"], files.ROOT) for entry in json.load(file)
+                if entry["file"].endswith(".cc")}
 
 
 @functools.cache

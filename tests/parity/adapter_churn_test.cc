@@ -50,8 +50,9 @@ class AdapterChurnTest : public testing::Test {
     for (const char* name : {"ok-all-linear", "ok-rslora-r16", "ok-patterns", "ok-plain-qv"}) {
       blobs_.push_back(EncodeCanonical(*LoadPeftAdapter(kAdapters / name, spec_, {}), spec_));
     }
-    model_ = *LoadedModel::Create({kModel, false, DType::kF32}, spec_, tp_, /*threads=*/1,
-                                  geometry_, *self_, [this](const Digest& d) { return PathOf(d); });
+    model_ = *LoadedModel::Create({kModel, false, DType::kF32}, spec_, tp_,
+                                  MakeCpuBackend(/*threads=*/1), geometry_, *self_,
+                                  [this](const Digest& d) { return PathOf(d); });
     runtime_ = std::make_unique<WorkerRuntime>(*model_, *self_);
     EXPECT_TRUE(runtime_->Attach({1, 1}, {100, 8, 64, 20}).ok());
   }
@@ -62,9 +63,9 @@ class AdapterChurnTest : public testing::Test {
   static Digest DigestOf(uint32_t i) { return Sha256Of(absl::StrCat("adapter ", i)); }
 
   Completion Do(decltype(Command::kind) kind) {
-    const auto completion = runtime_->Execute({CommandId(++commands_), {1, 1}, std::move(kind)});
-    EXPECT_TRUE(completion.ok() && completion->outcome.ok());
-    return *completion;
+    const auto completion = runtime_->Start({CommandId(++commands_), {1, 1}, std::move(kind)});
+    EXPECT_TRUE(completion.ok() && (*completion)->outcome.ok());
+    return **completion;
   }
 
   void Load(uint32_t i) {

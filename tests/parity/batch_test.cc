@@ -137,7 +137,7 @@ TEST_F(BatchTest, ReloadsTakeNoMorePages) {
   const TestRequest first = RunAlone(*group, request, 16);
   const size_t free = group->free_pages();
   for (int i = 0; i < 20; ++i) {
-    group->Evict("ok-all-linear");
+    ASSERT_TRUE(group->Evict("ok-all-linear").ok());
     ASSERT_TRUE(group->Load("ok-all-linear", blob_["ok-all-linear"]).ok());
     ExpectNear(RunAlone(*group, request, 16), first, 0.0f);
     EXPECT_EQ(group->free_pages(), free);

@@ -47,8 +47,8 @@ TEST_F(RopeMemoryTest, FollowsMaxModelLenAtEachAttach) {
   request.num_pages = 8;
   const PageGeometry geometry = *MakeGeometry(*spec, tp, DType::kF32, request);
   const auto self = ThreadCommunicator::Self();
-  const auto model =
-      LoadedModel::Create({dir_, true, DType::kF32}, *spec, tp, /*threads=*/1, geometry, *self, {});
+  const auto model = LoadedModel::Create({dir_, true, DType::kF32}, *spec, tp,
+                                         MakeCpuBackend(/*threads=*/1), geometry, *self, {});
   ASSERT_TRUE(model.ok()) << model.status();
   WorkerRuntime runtime(**model, *self);
   const size_t tables = size_t{kContext} * spec->head_dim * sizeof(float);  // cos and sin

@@ -1,11 +1,9 @@
 #include "tests/parity/test_group.h"
 
 #include <algorithm>
-#include <cmath>
 #include <thread>
 
 #include "common/base/status.h"
-#include "common/layout/adapter_image.h"
 
 namespace rootstock {
 
@@ -19,32 +17,41 @@ absl::StatusOr<std::unique_ptr<TestGroup>> TestGroup::Create(const std::filesyst
   GeometryRequest request;
   request.num_pages = options.num_pages;
   request.page_tokens = options.page_tokens;
-  ASSIGN_OR_RETURN(group->geometry_, MakeGeometry(group->spec_, group->tp_, DType::kF32, request));
+  ASSIGN_OR_RETURN(group->geometry_,
+                   MakeGeometry(group->spec_, group->tp_, options.compute_type, request));
   group->threads_ = std::make_shared<ThreadGroup>(options.tp_size);
   group->ranks_.resize(options.tp_size);
   for (int rank = 0; rank < options.tp_size; ++rank) {
     RETURN_IF_ERROR(group->CreateRank(rank, model_dir));
   }
-  for (uint32_t page = 1; page < options.num_pages; ++page) group->FreePage(page);
+  for (uint32_t page = 1; page < options.num_pages; ++page) {
+    RETURN_IF_ERROR(group->FreePage(page));
+  }
   return group;
 }
 
 absl::Status TestGroup::CreateRank(int tp_rank, const std::filesystem::path& model_dir) {
   Rank& rank = ranks_[tp_rank];
-  rank.device = std::make_unique<CpuDevice>(options_.threads);
+  if (options_.cuda) {
+    ASSIGN_OR_RETURN(rank.backend, MakeCudaBackend(0, options_.compute_type));
+  } else {
+    rank.backend = MakeCpuBackend(options_.threads);
+  }
+  Device& device = *rank.backend.device;
   rank.communicator = std::make_unique<ThreadCommunicator>(threads_, tp_rank);
   LoadOptions load;
   load.dtype = options_.dtype;
-  ASSIGN_OR_RETURN(rank.weights,
-                   ModelWeights::Load(model_dir, spec_, tp_, tp_rank, *rank.device, load));
-  ASSIGN_OR_RETURN(rank.slab, Slab::Create(*rank.device, geometry_));
-  rank.ops = std::make_unique<CpuOps>(
-      options_.threads,
-      PagedMemory{rank.slab->data(), geometry_.page_bytes, geometry_.page_tokens});
-  const ModelParts parts{rank.weights.get(), rank.device.get(), rank.ops.get(), rank.slab.get(),
+  ASSIGN_OR_RETURN(rank.weights, ModelWeights::Load(model_dir, spec_, tp_, tp_rank, device, load));
+  ASSIGN_OR_RETURN(rank.slab, Slab::Create(device, geometry_));
+  rank.ops =
+      rank.backend.make_ops({rank.slab->data(), geometry_.page_bytes, geometry_.page_tokens});
+  const ModelParts parts{rank.weights.get(), &device, rank.ops.get(), rank.slab.get(),
                          rank.communicator.get()};
-  ASSIGN_OR_RETURN(rank.model, Model::Create(spec_, tp_, tp_rank, parts, options_.max_tokens,
-                                             /*max_outputs=*/options_.max_tokens));
+  const int positions = std::min<int>(spec_.max_position,
+                                      static_cast<int>(options_.num_pages * options_.page_tokens));
+  ASSIGN_OR_RETURN(rank.model, Model::Create(spec_, tp_, tp_rank, parts,
+                                             {options_.max_tokens, /*max_rows=*/64,
+                                              /*max_outputs=*/options_.max_tokens, positions}));
   return absl::OkStatus();
 }
 
@@ -56,12 +63,17 @@ uint32_t TestGroup::TakePage() {
   return page;
 }
 
-void TestGroup::FreePage(uint32_t page) {
+// Whatever is read of a free page makes itself known.
+absl::Status TestGroup::FreePage(uint32_t page) {
+  const std::vector<std::byte> nan(geometry_.page_bytes, std::byte{0xff});
   for (Rank& rank : ranks_) {
-    const std::span<std::byte> bytes = rank.slab->page(PageId(page));
-    std::fill_n(reinterpret_cast<float*>(bytes.data()), bytes.size() / sizeof(float), NAN);
+    ASSIGN_OR_RETURN(std::byte * staged,
+                     rank.backend.device->Stage(rank.slab->page(PageId(page)).data(), nan.size()));
+    std::copy(nan.begin(), nan.end(), staged);
+    RETURN_IF_ERROR(rank.backend.device->WriteBack());
   }
   free_.push_back(page);
+  return absl::OkStatus();
 }
 
 absl::Status TestGroup::Load(const std::string& name, const std::string& canonical_blob) {
@@ -70,25 +82,25 @@ absl::Status TestGroup::Load(const std::string& name, const std::string& canonic
   ASSIGN_OR_RETURN(const CanonicalAdapter adapter, CanonicalAdapter::Parse(bytes, spec_));
   ASSIGN_OR_RETURN(const AdapterLayout layout,
                    AdapterLayout::Create(spec_, adapter.spec(), tp_, LoraSharding::kReplicated,
-                                         DType::kF32, geometry_.page_bytes));
+                                         options_.compute_type, geometry_.page_bytes));
   std::vector<PageId> pages;
   for (uint32_t i = 0; i < layout.num_pages(); ++i) pages.emplace_back(TakePage());
   for (int r = 0; r < options_.tp_size; ++r) {
-    std::vector<std::byte*> pointers;
-    for (const PageId page : pages) pointers.push_back(ranks_[r].slab->page(page).data());
-    RETURN_IF_ERROR(WriteAdapterRows(adapter, layout, r, pointers));
-    ASSIGN_OR_RETURN(
-        ranks_[r].adapters[name],
-        DeviceAdapter::Create(layout, adapter.spec(), spec_.num_layers, r, geometry_, pages));
+    Device& device = *ranks_[r].backend.device;
+    RETURN_IF_ERROR(ranks_[r].slab->WriteAdapter(adapter, layout, r, pages, device));
+    ASSIGN_OR_RETURN(ranks_[r].adapters[name],
+                     DeviceAdapter::Create(layout, adapter.spec(), spec_.num_layers, r, geometry_,
+                                           pages, device));
   }
   adapters_[name] = pages;
   return absl::OkStatus();
 }
 
-void TestGroup::Evict(const std::string& name) {
-  for (const PageId page : adapters_.at(name)) FreePage(page.value);
+absl::Status TestGroup::Evict(const std::string& name) {
+  for (const PageId page : adapters_.at(name)) RETURN_IF_ERROR(FreePage(page.value));
   adapters_.erase(name);
   for (Rank& rank : ranks_) rank.adapters.erase(name);
+  return absl::OkStatus();
 }
 
 ForwardBatch TestGroup::MakeBatch(std::vector<Running>& running, int step, int chunk,
@@ -124,10 +136,9 @@ void TestGroup::AddSegments(const Running& sequence, int begin, int end, int tp_
   }
 }
 
-absl::StatusOr<std::span<const float>> TestGroup::Forward(
-    const std::vector<ForwardBatch>& batches) {
-  std::vector<absl::StatusOr<std::span<const float>>> results(ranks_.size(),
-                                                              absl::UnknownError("did not run"));
+absl::StatusOr<std::vector<float>> TestGroup::Forward(const std::vector<ForwardBatch>& batches) {
+  std::vector<absl::StatusOr<const float*>> results(ranks_.size(),
+                                                    absl::UnknownError("did not run"));
   std::vector<std::thread> others;
   for (size_t r = 1; r < ranks_.size(); ++r) {
     others.emplace_back([&, r] { results[r] = ranks_[r].model->Forward(batches[r]); });
@@ -135,7 +146,10 @@ absl::StatusOr<std::span<const float>> TestGroup::Forward(
   results[0] = ranks_[0].model->Forward(batches[0]);
   for (std::thread& other : others) other.join();
   for (const auto& result : results) RETURN_IF_ERROR(result.status());
-  return results[0];
+  std::vector<float> logits(batches[0].logit_tokens.size() * spec_.vocab_size);
+  RETURN_IF_ERROR(
+      ranks_[0].backend.device->Read(*results[0], std::as_writable_bytes(std::span(logits))));
+  return logits;
 }
 
 void TestGroup::Advance(Running& sequence, std::span<const float> logits) {
@@ -166,15 +180,19 @@ absl::Status TestGroup::Run(std::vector<TestRequest>& requests, int chunk) {
         AddSegments(*owner, row.begin, row.begin + row.num_tokens, static_cast<int>(r), batches[r]);
       }
     }
-    ASSIGN_OR_RETURN(const std::span<const float> logits, Forward(batches));
+    ASSIGN_OR_RETURN(const std::vector<float> logits, Forward(batches));
+    const size_t vocab = spec_.vocab_size;
     for (size_t i = 0; i < outputs.size(); ++i) {
-      Advance(*outputs[i], logits.subspan(i * spec_.vocab_size, spec_.vocab_size));
+      Advance(*outputs[i], std::span(logits).subspan(i * vocab, vocab));
     }
-    std::erase_if(running, [&](Running& s) {
-      if (static_cast<int>(s.request->tokens.size()) < s.request->max_tokens) return false;
-      for (const uint32_t page : s.pages) FreePage(page);
-      return true;
-    });
+    const auto done = [](const Running& s) {
+      return static_cast<int>(s.request->tokens.size()) >= s.request->max_tokens;
+    };
+    for (const Running& s : running) {
+      if (!done(s)) continue;
+      for (const uint32_t page : s.pages) RETURN_IF_ERROR(FreePage(page));
+    }
+    std::erase_if(running, done);
   }
   return absl::OkStatus();
 }

@@ -13,18 +13,28 @@
 #include "absl/status/statusor.h"
 #include "common/lora/canonical.h"
 #include "common/model/model_spec.h"
-#include "worker/device/cpu_device.h"
 #include "worker/lora/adapter_table.h"
 #include "worker/model/model.h"
-#include "worker/ops/cpu_ops.h"
+#include "worker/ops/backend.h"
 #include "worker/parallel/thread_communicator.h"
 
 namespace rootstock {
 
+// The binaries named parity_…_gpu_test are built with ROOTSTOCK_PARITY_GPU: one rank on GPU 0, in
+// f32.
+#ifdef ROOTSTOCK_PARITY_GPU
+inline constexpr bool kParityGpu = true;
+#else
+inline constexpr bool kParityGpu = false;
+#endif
+inline constexpr int kMaxParityTpSize = kParityGpu ? 1 : 8;
+
 struct GroupOptions {
   int tp_size = 1;
-  int threads = 1;  // of each rank
-  DType dtype = DType::kF32;
+  int threads = 1;                   // of each rank
+  DType dtype = DType::kF32;         // of weights
+  bool cuda = kParityGpu;            // all ranks on GPU 0
+  DType compute_type = DType::kF32;  // on the GPU
   uint32_t page_tokens = 16;
   uint32_t num_pages = 400;
   int max_tokens = 512;
@@ -49,7 +59,7 @@ class TestGroup {
 
   // Places the adapter on free pages, not those it had before while others are free.
   absl::Status Load(const std::string& name, const std::string& canonical_blob);
-  void Evict(const std::string& name);
+  absl::Status Evict(const std::string& name);
   // Greedy generation of all in one continuous batch; at most `chunk` prompt tokens of a sequence
   // a step. Pages of a finished sequence are poisoned.
   absl::Status Run(std::vector<TestRequest>& requests, int chunk);
@@ -63,11 +73,11 @@ class TestGroup {
 
  private:
   struct Rank {
-    std::unique_ptr<CpuDevice> device;
+    Backend backend;
     std::unique_ptr<ThreadCommunicator> communicator;
     std::unique_ptr<ModelWeights> weights;
     std::unique_ptr<Slab> slab;
-    std::unique_ptr<CpuOps> ops;
+    std::unique_ptr<Ops> ops;
     std::unique_ptr<Model> model;
     std::map<std::string, std::unique_ptr<DeviceAdapter>> adapters;
   };
@@ -80,12 +90,13 @@ class TestGroup {
 
   absl::Status CreateRank(int tp_rank, const std::filesystem::path& model_dir);
   uint32_t TakePage();
-  void FreePage(uint32_t page);
+  absl::Status FreePage(uint32_t page);
   // The rows of one step, of all that arrived; segments for `tp_rank`'s adapters.
   ForwardBatch MakeBatch(std::vector<Running>& running, int step, int chunk,
                          std::vector<Running*>& outputs);
   void AddSegments(const Running& sequence, int begin, int end, int tp_rank, ForwardBatch& batch);
-  absl::StatusOr<std::span<const float>> Forward(const std::vector<ForwardBatch>& batches);
+  // Logits on the host.
+  absl::StatusOr<std::vector<float>> Forward(const std::vector<ForwardBatch>& batches);
   void Advance(Running& sequence, std::span<const float> logits);
 
   ModelSpec spec_;

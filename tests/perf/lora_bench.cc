@@ -12,7 +12,7 @@ namespace rootstock {
 namespace {
 
 struct BenchFlags {
-  std::string commit = "unknown", out, dtype = "bf16";
+  std::string commit = "unknown", out, dtype = "bf16", device = "cpu";
   StepBenchOptions step;
   StreamBenchOptions streams;
 };
@@ -28,7 +28,7 @@ std::vector<FlagSpec> Flags(BenchFlags& flags) {
 }
 
 std::vector<FlagSpec> StepFlags(BenchFlags& flags) {
-  StepBenchOptions& o = flags.step;
+  StepRigOptions& o = flags.step.rig;
   return {
       {.name = "model",
        .target = &o.model,
@@ -48,11 +48,21 @@ std::vector<FlagSpec> StepFlags(BenchFlags& flags) {
        .min = 0},
       {.name = "rows", .target = &o.rows, .help = "decoding sequences", .min = 1},
       {.name = "context", .target = &o.context, .help = "prompt tokens a row", .min = 1},
-      {.name = "steps", .target = &o.steps, .help = "decode steps a round", .min = 1},
-      {.name = "rounds",
-       .target = &o.rounds,
-       .help = "rounds; base and LoRA steps alternate",
-       .min = 1},
+      {.name = "steps", .target = &o.steps, .help = "decode steps a round", .min = 8},
+      {.name = "case",
+       .target = &flags.step.cases,
+       .help = "instead of --rows and --adapters; may be repeated",
+       .placeholder = "ROWSxADAPTERS"},
+      {.name = "lora-rank",
+       .target = &o.lora_rank,
+       .help = "random adapters of this rank on all projections instead of --adapter",
+       .min = 0,
+       .max = 256},
+      {.name = "device",
+       .target = &flags.device,
+       .help = "where the steps run",
+       .allowed = {"cpu", "cuda"}},
+      {.name = "rounds", .target = &flags.step.rounds, .help = "rounds; cases alternate", .min = 1},
       {.name = "threads",
        .target = &o.threads,
        .help = "0: the cores this process may use",
@@ -106,7 +116,8 @@ int Report(const absl::StatusOr<std::vector<BenchResult>>& results, const BenchF
 }
 
 int RunStep(BenchFlags& flags, const std::string& command_line) {
-  flags.step.dtype = flags.dtype == "f32" ? DType::kF32 : DType::kBF16;
+  flags.step.rig.dtype = flags.dtype == "f32" ? DType::kF32 : DType::kBF16;
+  flags.step.rig.cuda = flags.device == "cuda";
   return Report(RunStepBench(flags.step), flags, command_line);
 }
 

@@ -52,7 +52,7 @@ void Linear(benchmark::State& state) {
   for (auto _ : state) {
     for (int layer = 0; layer < kLayers; ++layer) {
       const Matrix w{weights.data() + layer * bytes, dtype, n, k};
-      ops.Linear(x.data(), m, w, nullptr, out.data());
+      ops.MatMul(x.data(), m, w, nullptr, out.data());
     }
   }
   state.counters["GB/s"] =
@@ -74,7 +74,8 @@ class Worker {
     ops_ = std::make_unique<CpuOps>(
         threads, PagedMemory{slab_->data(), geometry.page_bytes, geometry.page_tokens});
     const ModelParts parts{weights_.get(), &device_, ops_.get(), slab_.get(), communicator_.get()};
-    model_ = *Model::Create(spec_, tp_, 0, parts, max_tokens, max_tokens);
+    model_ = *Model::Create(spec_, tp_, 0, parts,
+                            {max_tokens, max_tokens, max_tokens, spec_.max_position});
   }
 
   void AddAdapter(int lora_rank, const std::vector<Module>& modules) {
@@ -87,7 +88,7 @@ class Worker {
     std::vector<PageId> pages;
     for (uint32_t i = 0; i < layout.num_pages(); ++i) pages.emplace_back(next_page_++);
     adapters_.push_back(*DeviceAdapter::Create(layout, lora, spec_.num_layers, 0, slab_->geometry(),
-                                               std::move(pages)));
+                                               std::move(pages), device_));
   }
 
   // `rows` sequences of `query` tokens after `context` others; row i runs with adapter i mod n.

@@ -1,216 +1,135 @@
 #include "tests/perf/step_bench.h"
 
 #include <algorithm>
-#include <chrono>
-#include <memory>
-#include <random>
+#include <charconv>
+#include <map>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
-#include "common/layout/adapter_image.h"
-#include "common/lora/peft_loader.h"
-#include "worker/device/cpu_device.h"
-#include "worker/model/model.h"
-#include "worker/ops/cpu_ops.h"
-#include "worker/parallel/thread_communicator.h"
 
 namespace rootstock {
 namespace {
 
-constexpr uint32_t kPageTokens = 16;
-constexpr int kChunk = 512;  // prompt tokens of a prefill step
+constexpr double kH200ReadBytesPerSecond = 4.39e12;
 
-struct Row {
-  std::vector<uint32_t> pages;
-  const DeviceAdapter* adapter = nullptr;  // of LoRA steps
+struct Case {
+  int rows = 0;
+  int adapters = 0;
+  friend auto operator<=>(const Case&, const Case&) = default;
 };
 
-// One rank, its rows and its adapters. *One thread.*
-class StepBench {
- public:
-  explicit StepBench(const StepBenchOptions& options) : options_(options) {}
-
-  absl::Status SetUp();
-  // Seconds to run the prompts of all rows.
-  absl::StatusOr<double> Prefill();
-  // Seconds of each of options.steps decode steps after the prompts.
-  absl::StatusOr<std::vector<double>> Decode(bool with_adapters);
-
- private:
-  absl::Status LoadAdapters();
-  absl::Status LoadOne(const std::string& blob);
-  absl::StatusOr<double> Forward(const ForwardBatch& batch);
-  uint32_t TakePage() { return next_page_++; }
-  void AppendRow(Row& row, int position, int count, bool with_adapters, ForwardBatch& batch);
-
-  const StepBenchOptions options_;
-  int threads_ = 0;
-  ModelSpec spec_;
-  TpPlan tp_;
-  PageGeometry geometry_;
-  std::unique_ptr<CpuDevice> device_;
-  std::unique_ptr<ModelWeights> weights_;
-  std::unique_ptr<Slab> slab_;
-  std::unique_ptr<CpuOps> ops_;
-  std::unique_ptr<ThreadCommunicator> communicator_;
-  std::unique_ptr<Model> model_;
-  std::vector<std::string> blobs_;
-  std::vector<std::unique_ptr<DeviceAdapter>> adapters_;
-  std::vector<Row> rows_;
-  uint32_t next_page_ = 1;  // page 0 is scratch
-  std::mt19937 random_{1};
-};
-
-absl::Status StepBench::SetUp() {
-  threads_ = options_.threads > 0 ? options_.threads : CpuThreads(1);
-  ASSIGN_OR_RETURN(spec_, LoadModelSpec(options_.model));
-  ASSIGN_OR_RETURN(tp_, MakeTpPlan(spec_, 1));
-  device_ = std::make_unique<CpuDevice>(threads_);
-  LoadOptions load;
-  load.dtype = options_.dtype;
-  if (options_.dummy_weights) {
-    ASSIGN_OR_RETURN(weights_, ModelWeights::Dummy(spec_, tp_, 0, *device_, 1, load));
-  } else {
-    ASSIGN_OR_RETURN(weights_, ModelWeights::Load(options_.model, spec_, tp_, 0, *device_, load));
-  }
-  const int positions = options_.context + options_.steps;
-  const uint32_t row_pages = (positions + kPageTokens - 1) / kPageTokens;
-  GeometryRequest request;
-  request.page_tokens = kPageTokens;
-  // Each adapter is bounded by its file; pages that stay unused are never touched.
-  uint64_t adapter_bytes = 0;
-  for (const auto& dir : options_.adapter_dirs) {
-    ASSIGN_OR_RETURN(const PeftAdapter adapter, LoadPeftAdapter(dir, spec_, PeftLimits{}));
-    blobs_.push_back(EncodeCanonical(adapter, spec_));
-    adapter_bytes = std::max<uint64_t>(adapter_bytes, blobs_.back().size());
-  }
-  const uint64_t page_bytes = KvBytesPerToken(spec_, tp_, DType::kF32) * kPageTokens;
-  const auto adapter_pages = static_cast<uint32_t>(4 * adapter_bytes / page_bytes + 2);
-  request.num_pages = 1 + options_.rows * row_pages + options_.adapters * adapter_pages;
-  ASSIGN_OR_RETURN(geometry_, MakeGeometry(spec_, tp_, DType::kF32, request));
-  ASSIGN_OR_RETURN(slab_, Slab::Create(*device_, geometry_));
-  ops_ = std::make_unique<CpuOps>(
-      threads_, PagedMemory{slab_->data(), geometry_.page_bytes, geometry_.page_tokens});
-  communicator_ = ThreadCommunicator::Self();
-  const ModelParts parts{weights_.get(), device_.get(), ops_.get(), slab_.get(),
-                         communicator_.get()};
-  ASSIGN_OR_RETURN(
-      model_, Model::Create(spec_, tp_, 0, parts, std::max(kChunk, options_.rows), options_.rows));
-  RETURN_IF_ERROR(LoadAdapters());
-  for (int i = 0; i < options_.rows; ++i) {
-    Row row;
-    for (uint32_t p = 0; p < row_pages; ++p) row.pages.push_back(TakePage());
-    if (!adapters_.empty()) row.adapter = adapters_[i % adapters_.size()].get();
-    rows_.push_back(std::move(row));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status StepBench::LoadAdapters() {
-  if (blobs_.empty()) return absl::OkStatus();
-  for (int i = 0; i < options_.adapters; ++i) {
-    RETURN_IF_ERROR(LoadOne(blobs_[i % blobs_.size()]));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status StepBench::LoadOne(const std::string& blob) {
-  ASSIGN_OR_RETURN(
-      const CanonicalAdapter adapter,
-      CanonicalAdapter::Parse({reinterpret_cast<const uint8_t*>(blob.data()), blob.size()}, spec_));
-  ASSIGN_OR_RETURN(const AdapterLayout layout,
-                   AdapterLayout::Create(spec_, adapter.spec(), tp_, LoraSharding::kReplicated,
-                                         DType::kF32, geometry_.page_bytes));
-  std::vector<PageId> pages;
-  std::vector<std::byte*> pointers;
-  for (uint32_t i = 0; i < layout.num_pages(); ++i) {
-    pages.emplace_back(TakePage());
-    pointers.push_back(slab_->page(pages.back()).data());
-  }
-  RETURN_IF_ERROR(WriteAdapterRows(adapter, layout, 0, pointers));
-  ASSIGN_OR_RETURN(auto device_adapter,
-                   DeviceAdapter::Create(layout, adapter.spec(), spec_.num_layers, 0, geometry_,
-                                         std::move(pages)));
-  adapters_.push_back(std::move(device_adapter));
-  return absl::OkStatus();
-}
-
-void StepBench::AppendRow(Row& row, int position, int count, bool with_adapters,
-                          ForwardBatch& batch) {
-  const int begin = static_cast<int>(batch.token_ids.size());
-  for (int i = 0; i < count; ++i) {
-    batch.token_ids.push_back(static_cast<int32_t>(random_() % spec_.vocab_size));
-    batch.positions.push_back(position + i);
-  }
-  const size_t pages = (position + count + kPageTokens - 1) / kPageTokens;
-  batch.rows.push_back({begin, count, position, std::span(row.pages).first(pages)});
-  if (with_adapters && row.adapter != nullptr) {
-    batch.segments.push_back({begin, begin + count, row.adapter, 1.0f});
-  }
-}
-
-absl::StatusOr<double> StepBench::Forward(const ForwardBatch& batch) {
-  const auto begin = std::chrono::steady_clock::now();
-  RETURN_IF_ERROR(model_->Forward(batch).status());
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
-
-absl::StatusOr<double> StepBench::Prefill() {
-  double seconds = 0;
-  for (Row& row : rows_) {
-    for (int at = 0; at < options_.context; at += kChunk) {
-      ForwardBatch batch;
-      AppendRow(row, at, std::min(kChunk, options_.context - at), false, batch);
-      batch.logit_tokens.push_back(static_cast<int32_t>(batch.token_ids.size()) - 1);
-      ASSIGN_OR_RETURN(const double s, Forward(batch));
-      seconds += s;
+absl::StatusOr<Case> ParseCase(const std::string& text) {
+  Case out;
+  const char* end = text.data() + text.size();
+  const auto rows = std::from_chars(text.data(), end, out.rows);
+  if (rows.ec == std::errc() && rows.ptr != end && *rows.ptr == 'x') {
+    const auto adapters = std::from_chars(rows.ptr + 1, end, out.adapters);
+    if (adapters.ec == std::errc() && adapters.ptr == end && out.rows > 0 && out.adapters >= 0) {
+      return out;
     }
   }
-  return seconds;
+  return InvalidField(Reason::kInvalidArgument, "case", text, "must be ROWSxADAPTERS");
 }
 
-absl::StatusOr<std::vector<double>> StepBench::Decode(bool with_adapters) {
-  std::vector<double> seconds;
-  for (int step = 0; step < options_.steps; ++step) {
-    ForwardBatch batch;
-    for (Row& row : rows_) AppendRow(row, options_.context + step, 1, with_adapters, batch);
-    for (int i = 0; i < options_.rows; ++i) batch.logit_tokens.push_back(i);
-    ASSIGN_OR_RETURN(const double s, Forward(batch));
-    if (step >= 2) seconds.push_back(s);  // the first ones warm up
+// With the base beside each case.
+absl::StatusOr<std::vector<Case>> Cases(const StepBenchOptions& options) {
+  std::vector<Case> out;
+  const auto add = [&out](const Case& c) {
+    if (std::find(out.begin(), out.end(), c) == out.end()) out.push_back(c);
+  };
+  if (options.cases.empty()) {
+    add({options.rig.rows, 0});
+    add({options.rig.rows, options.rig.adapters});
   }
-  return seconds;
+  for (const std::string& text : options.cases) {
+    ASSIGN_OR_RETURN(const Case c, ParseCase(text));
+    add({c.rows, 0});
+    add(c);
+  }
+  return out;
+}
+
+std::string NameOf(const StepBenchOptions& options, const Case& c) {
+  std::string name = absl::StrCat("decode rows=", c.rows, " context=", options.rig.context,
+                                  " dtype=", DTypeName(options.rig.dtype));
+  if (c.adapters > 0) absl::StrAppend(&name, " adapters=", c.adapters);
+  if (c.adapters > 0 && options.rig.lora_rank > 0) {
+    absl::StrAppend(&name, " r=", options.rig.lora_rank);
+  }
+  if (c.adapters == 0) absl::StrAppend(&name, " base");
+  return name;
+}
+
+void AddGpuResults(const StepBenchOptions& options, const StepRig& rig, const Case& c,
+                   double median, double base, double unwatched,
+                   std::vector<BenchResult>& results) {
+  const double floor = rig.StepBytes(c.rows, c.adapters) / kH200ReadBytesPerSecond;
+  const std::string name = NameOf(options, c);
+  results.push_back({c.adapters == 0 ? "5" : "", name + ", floor / step", floor / median,
+                     c.adapters == 0 ? 0.85 : 0, "higher", "ratio"});
+  results.push_back(
+      {"7", name + ", idle between steps", 1 - unwatched / median, 0.01, "lower", "ratio"});
+  if (c.adapters == 0) return;
+  const double lora_floor =
+      (rig.StepBytes(c.rows, c.adapters) - rig.StepBytes(c.rows, 0)) / kH200ReadBytesPerSecond;
+  const double share = c.rows == 1 ? 0.04 : 0.03;
+  results.push_back({"4", name + ", LoRA - base", (median - base) * 1e3,
+                     (1.35 * lora_floor + share * base) * 1e3, "lower", "ms"});
 }
 
 }  // namespace
 
-absl::StatusOr<std::vector<BenchResult>> RunStepBench(const StepBenchOptions& options) {
-  if (options.rows < 1 || options.context < 1 || options.steps < 3 || options.rounds < 1) {
-    return InvalidField(Reason::kInvalidArgument, "rows, context, steps, rounds", "",
-                        "must be positive, steps at least 3");
+absl::StatusOr<std::vector<BenchResult>> RunStepBench(StepBenchOptions options) {
+  ASSIGN_OR_RETURN(const std::vector<Case> cases, Cases(options));
+  options.rig.rows = options.rig.adapters = 0;
+  for (const Case& c : cases) {
+    options.rig.rows = std::max(options.rig.rows, c.rows);
+    options.rig.adapters = std::max(options.rig.adapters, c.adapters);
   }
-  StepBench bench(options);
-  RETURN_IF_ERROR(bench.SetUp());
-  ASSIGN_OR_RETURN(const double prefill, bench.Prefill());
-  std::vector<double> base, lora;
+  if (options.rig.steps < 8) {
+    return InvalidField(Reason::kInvalidArgument, "steps", absl::StrCat(options.rig.steps),
+                        "must be at least 8");
+  }
+  ASSIGN_OR_RETURN(const std::unique_ptr<StepRig> rig, StepRig::Create(options.rig));
+  std::map<int, double> prefill;  // by adapters
+  for (const int adapters : {0, options.rig.adapters}) {
+    ASSIGN_OR_RETURN(prefill[adapters], rig->Prefill(adapters));
+    if (options.rig.cuda) {  // again, warm
+      ASSIGN_OR_RETURN(prefill[adapters], rig->Prefill(adapters));
+    }
+  }
+  std::map<Case, std::vector<double>> seconds;
+  std::map<Case, std::vector<double>> unwatched;
   for (int round = 0; round < options.rounds; ++round) {
-    ASSIGN_OR_RETURN(const std::vector<double> b, bench.Decode(false));
-    base.insert(base.end(), b.begin(), b.end());
-    ASSIGN_OR_RETURN(const std::vector<double> l, bench.Decode(true));
-    lora.insert(lora.end(), l.begin(), l.end());
+    for (const Case& c : cases) {
+      ASSIGN_OR_RETURN(const std::vector<double> s, rig->Decode(c.rows, c.adapters));
+      seconds[c].insert(seconds[c].end(), s.begin(), s.end());
+      if (!options.rig.cuda) continue;
+      ASSIGN_OR_RETURN(const double alone, rig->DecodeUnwatched(c.rows, c.adapters));
+      unwatched[c].push_back(alone);
+    }
   }
-  const std::string name = absl::StrCat("decode rows=", options.rows, " context=", options.context,
-                                        " dtype=", DTypeName(options.dtype));
-  const std::string mixed = absl::StrCat(name, " adapters=", options.adapters);
-  return std::vector<BenchResult>{
-      {"", name + " base, median", Quantile(base, 0.5) * 1e3, 0, "lower", "ms"},
-      {"", name + " base, p99", Quantile(base, 0.99) * 1e3, 0, "lower", "ms"},
-      {"", mixed + ", median", Quantile(lora, 0.5) * 1e3, 0, "lower", "ms"},
-      {"", mixed + ", p99", Quantile(lora, 0.99) * 1e3, 0, "lower", "ms"},
-      {"cpu lora overhead", mixed + " over base", Quantile(lora, 0.5) / Quantile(base, 0.5), 1.2,
-       "lower", "ratio"},
-      {"", absl::StrCat("prefill context=", options.context),
-       options.rows * options.context / prefill, 0, "higher", "tokens/s"},
-  };
+  std::vector<BenchResult> results;
+  for (const Case& c : cases) {
+    const double median = Quantile(seconds[c], 0.5);
+    const double base = Quantile(seconds[{c.rows, 0}], 0.5);
+    const std::string name = NameOf(options, c);
+    results.push_back({"", name + ", median", median * 1e3, 0, "lower", "ms"});
+    results.push_back({"", name + ", p99", Quantile(seconds[c], 0.99) * 1e3, 0, "lower", "ms"});
+    if (options.rig.cuda) {
+      AddGpuResults(options, *rig, c, median, base, Quantile(unwatched[c], 0.5), results);
+    } else if (c.adapters > 0) {
+      results.push_back(
+          {"cpu lora overhead", name + " over base", median / base, 1.2, "lower", "ratio"});
+    }
+  }
+  for (const auto& [adapters, s] : prefill) {
+    results.push_back(
+        {"", absl::StrCat("prefill context=", options.rig.context, " adapters=", adapters),
+         options.rig.rows * options.rig.context / s, 0, "higher", "tokens/s"});
+  }
+  return results;
 }
 
 }  // namespace rootstock

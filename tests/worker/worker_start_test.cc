@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdlib>
 #include <map>
 #include <thread>
 
@@ -77,6 +78,7 @@ void PrintTo(const BadStart& bad, std::ostream* out) { *out << bad.name; }
 class BadStartTest : public testing::TestWithParam<BadStart> {};
 
 TEST_P(BadStartTest, EndsWithAClearError) {
+  setenv("CUDA_VISIBLE_DEVICES", "", 1);  // as on a host without a GPU
   Process job(Ranks(GetParam().ranks) + Worker("tiny-llama", GetParam().extra));
   const auto code = job.Wait(kSoon);
   ASSERT_TRUE(code.has_value()) << job.Output();
@@ -84,13 +86,13 @@ TEST_P(BadStartTest, EndsWithAClearError) {
   EXPECT_THAT(job.Output(), HasSubstr(GetParam().mentions));
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Worker, BadStartTest,
-    testing::Values(BadStart{"NoCuda", 1, {"--device", "cuda"}, "this build has no CUDA backend"},
-                    BadStart{"Ranks", 7, {}, "tp_size=7"},
-                    BadStart{"NoModel", 2, {"--model", "/nowhere"}, "/nowhere"},
-                    BadStart{"Flag", 1, {"--device", "tpu"}, "tpu"}),
-    [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Worker, BadStartTest,
+                         testing::Values(BadStart{"NoCuda", 1, {"--device", "cuda"}, "device=cuda"},
+                                         BadStart{"Ranks", 7, {}, "tp_size=7"},
+                                         BadStart{
+                                             "NoModel", 2, {"--model", "/nowhere"}, "/nowhere"},
+                                         BadStart{"Flag", 1, {"--device", "tpu"}, "tpu"}),
+                         [](const auto& info) { return info.param.name; });
 
 TEST(WorkerStart, MetricsPortTaken) {
   const int fd = socket(AF_INET, SOCK_STREAM, 0);

@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
@@ -33,6 +34,11 @@ absl::StatusOr<DeviceBuffer> CpuDevice::Allocate(size_t bytes, const std::string
   }
   if (size >= kHugePage) madvise(data, size, MADV_HUGEPAGE);
   return DeviceBuffer(data, size, &Unmap);
+}
+
+absl::Status CpuDevice::Read(const void* from, std::span<std::byte> out) {
+  std::memcpy(out.data(), from, out.size());
+  return absl::OkStatus();
 }
 
 }  // namespace rootstock

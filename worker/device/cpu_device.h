@@ -11,7 +11,7 @@ namespace rootstock {
 // that were bound to cores of their own pass 1. At least 1.
 int CpuThreads(int ranks_on_host);
 
-// Zeroed anonymous memory, in huge pages where the kernel grants them. *Thread-safe.*
+// Zeroed anonymous memory, in huge pages where the kernel grants them. *Step thread only.*
 class CpuDevice : public Device {
  public:
   // threads: what every parallel loop of this rank uses, see CpuThreads.
@@ -19,6 +19,10 @@ class CpuDevice : public Device {
   std::string name() const override { return "cpu"; }
   bool host_addressable() const override { return true; }
   absl::StatusOr<DeviceBuffer> Allocate(size_t bytes, const std::string& purpose) override;
+  absl::StatusOr<std::byte*> Stage(std::byte* to, size_t bytes) override { return to; }
+  absl::Status WriteBack() override { return absl::OkStatus(); }
+  absl::Status Read(const void* from, std::span<std::byte> out) override;
+  void NotifyWhenDone(std::function<void()> done) override { done(); }
   int threads() const { return threads_; }
 
  private:

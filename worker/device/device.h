@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -36,7 +38,8 @@ class DeviceBuffer {
   Free free_ = nullptr;
 };
 
-// Where weights, pages and workspaces live. Implementations: CpuDevice. *Thread-safe.*
+// Where weights, pages and workspaces live. Implementations: CpuDevice, CudaDevice. *Step thread
+// only.*
 class Device {
  public:
   virtual ~Device() = default;
@@ -45,6 +48,16 @@ class Device {
   virtual bool host_addressable() const = 0;
   // RESOURCE_EXHAUSTED/no_memory with `purpose` and the bytes.
   virtual absl::StatusOr<DeviceBuffer> Allocate(size_t bytes, const std::string& purpose) = 0;
+
+  // Where the host writes what WriteBack brings to [to, to + bytes) of the device: `to` itself
+  // where the host addresses it. Valid until the next call.
+  virtual absl::StatusOr<std::byte*> Stage(std::byte* to, size_t bytes) = 0;
+  // Of the last Stage; in order with the step's work.
+  virtual absl::Status WriteBack() = 0;
+  // out = [from, from + out.size()) once all work before is done.
+  virtual absl::Status Read(const void* from, std::span<std::byte> out) = 0;
+  // Calls `done`, on any thread, when all that was enqueued so far has run. `done` calls no Device.
+  virtual void NotifyWhenDone(std::function<void()> done) = 0;
 };
 
 }  // namespace rootstock

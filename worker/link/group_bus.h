@@ -15,6 +15,7 @@ enum class BusKind : uint32_t {
   kAttach,   // bytes: v1.AttachOrder
   kCommand,  // bytes: v1.Command
   kCollect,  // look at what runs beside the steps
+  kFinish,   // complete the oldest step that was left running
   kExit,     // bytes: the reason; empty: with exit code 0
 };
 

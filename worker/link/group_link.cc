@@ -1,5 +1,6 @@
 #include "worker/link/group_link.h"
 
+#include <functional>
 #include <memory>
 
 #include "common/base/log.h"
@@ -44,7 +45,11 @@ absl::StatusOr<int> RunGroup(GroupBus& bus, CommandExecutor& executor, const Lin
     };
     prefetcher = std::make_unique<Prefetcher>(cache, *blobs, on_done);
   }
-  Member member(bus, executor, cache, prefetcher.get());
+  std::function<void()> on_step_done;
+  if (leader) {
+    on_step_done = [inbox] { inbox->Push({LinkEvent::Kind::kStepDone, 0, {}, {}}); };
+  }
+  Member member(bus, executor, cache, prefetcher.get(), on_step_done);
   if (!leader) return RunFollower(bus, member);
   SignalThread signals([inbox] { inbox->Push({LinkEvent::Kind::kDrain, 0, {}, {}}); });
   const auto connect = [&](uint64_t number) {

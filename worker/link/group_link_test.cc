@@ -204,13 +204,37 @@ TEST(GroupLink, PlanArrivesBeforeTheResultOfTheOneBefore) {
   };
   FakeCoordinator coordinator(script);
   const auto channel = MakeChannel(absl::StrCat("127.0.0.1:", coordinator.port()));
-  Member member(rig.bus, rig.executor, BlobCache(rig.cache), nullptr);
+  Member member(rig.bus, rig.executor, BlobCache(rig.cache), nullptr, {});
   const auto connect = [&](uint64_t number) {
     return OpenStream(channel, number, rig.Info(), inbox);
   };
   const auto code = Leader(rig.bus, member, *inbox, connect, "here").Run();
   EXPECT_EQ(code.value_or(-1), 0);
   EXPECT_EQ(received_during_first, 2u);
+}
+
+// On a device that runs beside the host a plan is started behind the one that runs, and results
+// come when they are there.
+TEST(GroupLink, StepsThatAreLeftRunningCompleteInTurn) {
+  LinkRig rig;
+  rig.executor.steps_running = 1;
+  const int code = rig.Run([&](ScriptedStream& s, int) {
+    s.Attach(kFirst);
+    s.Send(CommandId(1), kFirst, Rows(1));
+    s.Send(CommandId(2), kFirst, Rows(2));
+    const Completion first = s.ReadCompletion();
+    EXPECT_EQ(first.id.value, 1u);
+    EXPECT_EQ(first.step.rows.size(), 1u);
+    s.Send(CommandId(3), kFirst, ReleaseSlots{{SequenceSlot(9)}});
+    EXPECT_EQ(s.ReadCompletion().id.value, 3u);
+    EXPECT_EQ(s.ReadCompletion().id.value, 2u);
+    s.Leave();
+    s.AtEnd();
+    return grpc::Status::OK;
+  });
+  EXPECT_EQ(code, 0);
+  EXPECT_THAT(rig.executor.log, ElementsAre("attach 1.1 seqs=64", "step 1 rows=1", "step 2 rows=2",
+                                            "finish 1", "other 3", "finish 2"));
 }
 
 TEST(GroupLink, UndecodableCommandFailsAlone) {

@@ -15,10 +15,11 @@ namespace rootstock {
 
 struct LinkEvent {
   enum class Kind {
-    kMessage,  // of the coordinator
-    kLost,     // the stream ended, `why`
-    kCollect,  // a prefetch of this node ended
-    kDrain,    // a signal asks the group to leave
+    kMessage,   // of the coordinator
+    kLost,      // the stream ended, `why`
+    kCollect,   // a prefetch of this node ended
+    kDrain,     // a signal asks the group to leave
+    kStepDone,  // a step that was left running has run
   };
   Kind kind = Kind::kCollect;
   uint64_t stream = 0;  // of kMessage and kLost

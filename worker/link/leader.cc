@@ -70,6 +70,10 @@ void Leader::Handle(LinkEvent event) {
       return;
     case LinkEvent::Kind::kDrain:
       return OnDrain();
+    case LinkEvent::Kind::kStepDone:
+      // An attach between has completed what ran.
+      if (member_.has_running()) Complete(RunEverywhere({BusKind::kFinish, ""}));
+      return;
   }
 }
 
@@ -165,7 +169,7 @@ void Leader::Complete(const Answers& answers) {
   for (const Completion& completion : answers.completions) {
     v1::GroupMessage message;
     ToProto(completion, message.mutable_completion());
-    stream_->Send(std::move(message));
+    if (stream_ != nullptr) stream_->Send(std::move(message));
   }
 }
 

@@ -17,12 +17,16 @@ absl::StatusOr<AttachReport> RecordingExecutor::Attach(const Epoch& epoch,
   return AttachReport{epoch, {100, 1024, 16}, DType::kF32, adapters};
 }
 
-absl::StatusOr<Completion> RecordingExecutor::Execute(const Command& command) {
+absl::StatusOr<std::optional<Completion>> RecordingExecutor::Start(const Command& command) {
   if (before) before(command);
   Completion completion{command.id, absl::OkStatus(), {}};
   if (const auto* step = std::get_if<StepPlan>(&command.kind)) {
     log.push_back(absl::StrCat("step ", command.id.value, " rows=", step->rows.size()));
     for (const PlanRow& row : step->rows) completion.step.rows.push_back({row.slot, {7}});
+    if (steps_running > 0) {
+      running_.push_back(std::move(completion));
+      return std::nullopt;
+    }
   } else if (const auto* load = std::get_if<LoadAdapter>(&command.kind)) {
     log.push_back(absl::StrCat("load ", command.id.value));
     if (fail_loads) {
@@ -33,8 +37,25 @@ absl::StatusOr<Completion> RecordingExecutor::Execute(const Command& command) {
     }
   } else {
     log.push_back(absl::StrCat("other ", command.id.value));
+    LetRun(0);
   }
   return completion;
+}
+
+absl::StatusOr<Completion> RecordingExecutor::Finish() {
+  Completion completion = std::move(running_.front());
+  running_.pop_front();
+  log.push_back(absl::StrCat("finish ", completion.id.value));
+  return completion;
+}
+
+void RecordingExecutor::NotifyWhenDone(std::function<void()> done) {
+  done_.push_back(std::move(done));
+  LetRun(steps_running);
+}
+
+void RecordingExecutor::LetRun(size_t most) {
+  for (; done_.size() > most; done_.pop_front()) done_.front()();
 }
 
 void RecordingExecutor::Abandon(const Command& command) {

@@ -1,7 +1,9 @@
 // Test peers of the link: an executor that records, and a group under a scripted coordinator.
 #pragma once
 
+#include <deque>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,20 +18,32 @@ namespace rootstock {
 class RecordingExecutor : public CommandExecutor {
  public:
   absl::StatusOr<AttachReport> Attach(const Epoch& epoch, const GroupLimits& limits) override;
-  absl::StatusOr<Completion> Execute(const Command& command) override;
   uint64_t work_us() const override { return own_work_us; }
   void ObserveWork(std::span<const uint64_t> work_us) override {
     work.emplace_back(work_us.begin(), work_us.end());
   }
+  absl::StatusOr<std::optional<Completion>> Start(const Command& command) override;
+  absl::StatusOr<Completion> Finish() override;
+  size_t num_running() const override { return running_.size(); }
+  void NotifyWhenDone(std::function<void()> done) override;
   void Abandon(const Command& command) override;
 
   // "attach 1.2 seqs=64", "step 7 rows=2", "load 3", "abandon 3", … in order.
   std::vector<std::string> log;
   bool fail_loads = false;
   uint64_t own_work_us = 0;
-  std::vector<std::vector<uint64_t>> work;     // ObserveWork's
+  std::vector<std::vector<uint64_t>> work;  // ObserveWork's
+  // Steps that may run at once: the oldest has run when another starts over it, all when a command
+  // of another kind comes. 0: each is complete when it was started.
+  size_t steps_running = 0;
   std::function<void(const Command&)> before;  // a command is executed
   std::vector<ResidentAdapter> adapters;
+
+ private:
+  void LetRun(size_t most);
+
+  std::deque<Completion> running_;
+  std::deque<std::function<void()>> done_;  // of steps that have not run
 };
 
 // The group of all ranks of MPI_COMM_WORLD; the coordinator lives in rank 0. Every rank makes the

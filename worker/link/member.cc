@@ -7,8 +7,13 @@
 
 namespace rootstock {
 
-Member::Member(GroupBus& bus, CommandExecutor& executor, BlobCache cache, Prefetcher* prefetcher)
-    : bus_(bus), executor_(executor), cache_(std::move(cache)), prefetcher_(prefetcher) {}
+Member::Member(GroupBus& bus, CommandExecutor& executor, BlobCache cache, Prefetcher* prefetcher,
+               std::function<void()> on_step_done)
+    : bus_(bus),
+      executor_(executor),
+      cache_(std::move(cache)),
+      prefetcher_(prefetcher),
+      on_step_done_(std::move(on_step_done)) {}
 
 absl::StatusOr<Answers> Member::Handle(const BusMessage& message) {
   Answers answers;
@@ -22,6 +27,10 @@ absl::StatusOr<Answers> Member::Handle(const BusMessage& message) {
       RETURN_IF_ERROR(Run(message.bytes, answers));
       break;
     case BusKind::kCollect:
+      Collect(answers);
+      break;
+    case BusKind::kFinish:
+      RETURN_IF_ERROR(Finish(answers));
       Collect(answers);
       break;
     case BusKind::kExit:
@@ -67,7 +76,12 @@ absl::Status Member::Run(const std::string& bytes, Answers& answers) {
 }
 
 absl::Status Member::Execute(const Command& command, Answers& answers) {
-  ASSIGN_OR_RETURN(Completion completion, executor_.Execute(command));
+  ASSIGN_OR_RETURN(std::optional<Completion> started, executor_.Start(command));
+  if (!started.has_value()) {
+    if (on_step_done_) executor_.NotifyWhenDone(on_step_done_);
+    return absl::OkStatus();
+  }
+  Completion completion = *std::move(started);
   const auto* drop = std::get_if<DropAdapter>(&command.kind);
   if (drop != nullptr && drop->from_disk && prefetcher_ != nullptr && completion.outcome.ok()) {
     completion.outcome = cache_.Remove(drop->digest);
@@ -78,6 +92,13 @@ absl::Status Member::Execute(const Command& command, Answers& answers) {
   const auto* step = std::get_if<StepPlan>(&command.kind);
   if (step != nullptr && !step->rows.empty() && joint.ok()) executor_.ObserveWork(work_us);
   completion.outcome = joint;
+  answers.completions.push_back(std::move(completion));
+  return absl::OkStatus();
+}
+
+// Nothing can fail on one rank alone once a step runs.
+absl::Status Member::Finish(Answers& answers) {
+  ASSIGN_OR_RETURN(Completion completion, executor_.Finish());
   answers.completions.push_back(std::move(completion));
   return absl::OkStatus();
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -21,16 +22,21 @@ struct Answers {
 // rows of a step, which tp_rank 0 has. *Step thread only.*
 class Member {
  public:
-  // prefetcher: of the node's leader; null on its other ranks. Borrowed.
-  Member(GroupBus& bus, CommandExecutor& executor, BlobCache cache, Prefetcher* prefetcher);
+  // prefetcher: of the node's leader; null on its other ranks. Borrowed. on_step_done: on the
+  // group's leader, called on any thread when a Step that was left running has run; empty on the
+  // others.
+  Member(GroupBus& bus, CommandExecutor& executor, BlobCache cache, Prefetcher* prefetcher,
+         std::function<void()> on_step_done);
 
   // An error means that the group is broken: end the process.
   absl::StatusOr<Answers> Handle(const BusMessage& message);
+  bool has_running() const { return executor_.num_running() > 0; }
 
  private:
   absl::StatusOr<AttachReport> Attach(const std::string& bytes);
   absl::Status Run(const std::string& bytes, Answers& answers);
   absl::Status Execute(const Command& command, Answers& answers);
+  absl::Status Finish(Answers& answers);
   // Prefetches that have ended on every node complete.
   void Collect(Answers& answers);
 
@@ -38,6 +44,7 @@ class Member {
   CommandExecutor& executor_;
   const BlobCache cache_;
   Prefetcher* const prefetcher_;
+  const std::function<void()> on_step_done_;
   std::deque<CommandId> prefetches_;  // not completed, the same on every rank
 };
 

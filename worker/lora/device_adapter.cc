@@ -1,5 +1,7 @@
 #include "worker/lora/device_adapter.h"
 
+#include <cstring>
+
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 
@@ -23,38 +25,42 @@ absl::Status CheckPages(const AdapterLayout& layout, const PageGeometry& geometr
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<DeviceAdapter>> DeviceAdapter::Create(const AdapterLayout& layout,
-                                                                     const LoraSpec& lora,
-                                                                     int num_layers, int tp_rank,
-                                                                     const PageGeometry& geometry,
-                                                                     std::vector<PageId> pages) {
-  if (layout.sharding() != LoraSharding::kReplicated || layout.dtype() != DType::kF32) {
-    return MakeError(
-        absl::StatusCode::kUnimplemented, Reason::kInvalidArgument, "sharding",
-        layout.sharding() == LoraSharding::kReplicated ? "replicated" : "fully_sharded",
-        "this worker computes with replicated f32 adapters");
+absl::StatusOr<std::unique_ptr<DeviceAdapter>> DeviceAdapter::Create(
+    const AdapterLayout& layout, const LoraSpec& lora, int num_layers, int tp_rank,
+    const PageGeometry& geometry, std::vector<PageId> pages, Device& device) {
+  if (layout.sharding() != LoraSharding::kReplicated) {
+    return MakeError(absl::StatusCode::kUnimplemented, Reason::kInvalidArgument, "sharding",
+                     "fully_sharded", "this worker computes with replicated adapters");
   }
   RETURN_IF_ERROR(CheckPages(layout, geometry, pages));
   std::unique_ptr<DeviceAdapter> adapter(new DeviceAdapter);
   adapter->layout_id_ = layout.id();
   adapter->pages_ = std::move(pages);
-  const uint32_t page_units = geometry.page_bytes / kRowAlignment;
-  for (const RowPlace& row : layout.rows(tp_rank)) {
-    adapter->row_offsets_.push_back(adapter->pages_[row.page].value * page_units +
-                                    row.offset / kRowAlignment);
-  }
   const size_t modules = kAllModules.size();
   adapter->sites_.resize(num_layers * modules);
+  const size_t sites_bytes = adapter->sites_.size() * sizeof(LoraSite);
+  const auto& places = layout.rows(tp_rank);
+  const size_t bytes = sites_bytes + places.size() * sizeof(uint32_t);
+  ASSIGN_OR_RETURN(adapter->tables_, device.Allocate(bytes, "adapter tables"));
+  const auto* offsets = reinterpret_cast<const uint32_t*>(adapter->tables_.data() + sites_bytes);
   for (const LayoutEntry& entry : layout.entries(tp_rank)) {
     LoraSite& site = adapter->sites_[entry.layer * modules + static_cast<size_t>(entry.module)];
-    const uint32_t* rows = adapter->row_offsets_.data() + entry.first_row;
-    (entry.role == LoraRole::kA ? site.a : site.b) = rows;
+    (entry.role == LoraRole::kA ? site.a : site.b) = offsets + entry.first_row;
     site.lora_rank = entry.ranks.size();
   }
   for (const LoraModule& module : lora.modules) {
     adapter->sites_[module.layer * modules + static_cast<size_t>(module.module)].scale =
         module.scale;
   }
+  ASSIGN_OR_RETURN(std::byte * staged, device.Stage(adapter->tables_.data(), bytes));
+  std::memcpy(staged, adapter->sites_.data(), sites_bytes);
+  auto* out = reinterpret_cast<uint32_t*>(staged + sites_bytes);
+  const uint32_t page_units = geometry.page_bytes / kRowAlignment;
+  for (const RowPlace& row : places) {
+    *out++ = adapter->pages_[row.page].value * page_units + row.offset / kRowAlignment;
+  }
+  RETURN_IF_ERROR(device.WriteBack());
+  adapter->device_sites_ = adapter->tables_.as<const LoraSite>();
   return adapter;
 }
 

@@ -10,20 +10,20 @@
 #include "common/base/ids.h"
 #include "common/layout/adapter_layout.h"
 #include "common/lora/lora_spec.h"
+#include "worker/device/device.h"
 #include "worker/ops/ops.h"
 
 namespace rootstock {
 
-// One tp_rank's view of an adapter; owns the row table, not the pages. *Immutable, thread-safe.*
+// One tp_rank's view of an adapter; owns the tables, not the pages. *Immutable, thread-safe.*
 class DeviceAdapter {
  public:
   // pages: layout.num_pages() of them, in order. kInvalidArgument for another count, a page out of
-  // range, or a sharding this worker does not compute with (kFullySharded).
-  static absl::StatusOr<std::unique_ptr<DeviceAdapter>> Create(const AdapterLayout& layout,
-                                                               const LoraSpec& lora, int num_layers,
-                                                               int tp_rank,
-                                                               const PageGeometry& geometry,
-                                                               std::vector<PageId> pages);
+  // range, or a sharding this worker does not compute with (kFullySharded); RESOURCE_EXHAUSTED when
+  // the device has no place for the tables.
+  static absl::StatusOr<std::unique_ptr<DeviceAdapter>> Create(
+      const AdapterLayout& layout, const LoraSpec& lora, int num_layers, int tp_rank,
+      const PageGeometry& geometry, std::vector<PageId> pages, Device& device);
   DeviceAdapter(const DeviceAdapter&) = delete;
   DeviceAdapter& operator=(const DeviceAdapter&) = delete;
 
@@ -31,14 +31,16 @@ class DeviceAdapter {
   const std::vector<PageId>& pages() const { return pages_; }
   // [num_layers · 7], layer-major, by Module; lora_rank 0 where nothing is adapted.
   std::span<const LoraSite> sites() const { return sites_; }
+  const LoraSite* device_sites() const { return device_sites_; }  // the same in device memory
 
  private:
   DeviceAdapter() = default;
 
   uint64_t layout_id_ = 0;
   std::vector<PageId> pages_;
-  std::vector<uint32_t> row_offsets_;  // in 128-byte units from the slab
-  std::vector<LoraSite> sites_;        // point into row_offsets_
+  DeviceBuffer tables_;  // sites, then row offsets in 128-byte units of the slab
+  const LoraSite* device_sites_ = nullptr;
+  std::vector<LoraSite> sites_;  // point into tables_
 };
 
 }  // namespace rootstock

@@ -33,6 +33,7 @@ std::span<const LoraGroup> LoraBatch::Build(std::span<const AdapterRun> runs, in
       scales_[end] = members_[end].scale;
     }
     groups_.push_back({adapters_[first.adapter]->sites(),
+                       adapters_[first.adapter]->device_sites(),
                        {tokens_.data() + begin, end - begin},
                        {scales_.data() + begin, end - begin}});
     begin = end;

@@ -4,10 +4,13 @@
 #include <gtest/gtest.h>
 
 #include "common/base/status.h"
+#include "worker/device/cpu_device.h"
 #include "worker/lora/adapter_table.h"
 
 namespace rootstock {
 namespace {
+
+CpuDevice device(1);
 
 using testing::ElementsAre;
 
@@ -40,7 +43,7 @@ std::vector<PageId> Pages(const AdapterLayout& layout) {
 
 std::unique_ptr<DeviceAdapter> Adapter() {
   const AdapterLayout layout = Layout();
-  return *DeviceAdapter::Create(layout, kLora, 2, 1, kGeometry, Pages(layout));
+  return *DeviceAdapter::Create(layout, kLora, 2, 1, kGeometry, Pages(layout), device);
 }
 
 TEST(DeviceAdapterTest, RowsPointIntoItsPagesAndUnadaptedModulesAreEmpty) {
@@ -71,16 +74,18 @@ TEST(DeviceAdapterTest, WrongPagesAndShardingAreRefused) {
   const AdapterLayout layout = Layout();
   std::vector<PageId> pages = Pages(layout);
   pages.pop_back();
-  EXPECT_FALSE(DeviceAdapter::Create(layout, kLora, 2, 0, kGeometry, pages).ok());
+  EXPECT_FALSE(DeviceAdapter::Create(layout, kLora, 2, 0, kGeometry, pages, device).ok());
   for (const uint32_t bad : {0u, 20u}) {
     pages = Pages(layout);
     pages[0] = PageId(bad);
     const absl::Status status =
-        DeviceAdapter::Create(layout, kLora, 2, 0, kGeometry, pages).status();
+        DeviceAdapter::Create(layout, kLora, 2, 0, kGeometry, pages, device).status();
     EXPECT_EQ(GetErrorDetail(status)->field, "page");
   }
   const AdapterLayout sharded = Layout(LoraSharding::kFullySharded);
-  EXPECT_EQ(DeviceAdapter::Create(sharded, kLora, 2, 0, kGeometry, Pages(sharded)).status().code(),
+  EXPECT_EQ(DeviceAdapter::Create(sharded, kLora, 2, 0, kGeometry, Pages(sharded), device)
+                .status()
+                .code(),
             absl::StatusCode::kUnimplemented);
 }
 

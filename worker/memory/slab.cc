@@ -1,11 +1,14 @@
 #include "worker/memory/slab.h"
 
 #include <algorithm>
+#include <cstring>
 #include <fstream>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/layout/adapter_image.h"
 
 namespace rootstock {
 
@@ -49,6 +52,25 @@ absl::StatusOr<std::unique_ptr<Slab>> Slab::Create(Device& device, const PageGeo
   ASSIGN_OR_RETURN(DeviceBuffer buffer,
                    device.Allocate(size_t{geometry.num_pages} * geometry.page_bytes, "num_pages"));
   return std::unique_ptr<Slab>(new Slab(std::move(buffer), geometry));
+}
+
+absl::Status Slab::WriteAdapter(const CanonicalAdapter& adapter, const AdapterLayout& layout,
+                                int tp_rank, std::span<const PageId> pages, Device& device) const {
+  std::vector<std::byte*> out;
+  if (device.host_addressable()) {
+    for (const PageId id : pages) out.push_back(page(id).data());
+    return WriteAdapterRows(adapter, layout, tp_rank, out);
+  }
+  const size_t page_bytes = geometry_.page_bytes;
+  std::vector<std::byte> image(pages.size() * page_bytes);
+  for (size_t i = 0; i < pages.size(); ++i) out.push_back(image.data() + i * page_bytes);
+  RETURN_IF_ERROR(WriteAdapterRows(adapter, layout, tp_rank, out));
+  for (size_t i = 0; i < pages.size(); ++i) {
+    ASSIGN_OR_RETURN(std::byte * staged, device.Stage(page(pages[i]).data(), page_bytes));
+    std::memcpy(staged, out[i], page_bytes);
+    RETURN_IF_ERROR(device.WriteBack());
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace rootstock

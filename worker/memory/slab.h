@@ -10,6 +10,7 @@
 #include "common/base/dtype.h"
 #include "common/base/ids.h"
 #include "common/layout/adapter_layout.h"
+#include "common/lora/canonical.h"
 #include "worker/device/device.h"
 
 namespace rootstock {
@@ -42,6 +43,10 @@ class Slab {
   std::span<std::byte> page(PageId page) const {
     return {data() + size_t{page.value} * geometry_.page_bytes, geometry_.page_bytes};
   }
+  // Writes tp_rank's rows of the adapter into its pages (as many as the layout has). Errors as
+  // WriteAdapterRows's.
+  absl::Status WriteAdapter(const CanonicalAdapter& adapter, const AdapterLayout& layout,
+                            int tp_rank, std::span<const PageId> pages, Device& device) const;
 
  private:
   Slab(DeviceBuffer buffer, const PageGeometry& geometry)

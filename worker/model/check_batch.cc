@@ -39,21 +39,27 @@ absl::Status CheckRow(const ForwardBatch& batch, const ForwardRow& row, int begi
 absl::Status Model::CheckBatch(const ForwardBatch& batch) const {
   const int tokens = static_cast<int>(batch.token_ids.size());
   const int outputs = static_cast<int>(batch.logit_tokens.size());
-  if (tokens > max_tokens_ || batch.positions.size() != batch.token_ids.size()) {
-    return Wrong("tokens", tokens, absl::StrCat("at most ", max_tokens_, ", each with a position"));
+  if (tokens > limits_.max_tokens || batch.positions.size() != batch.token_ids.size()) {
+    return Wrong("tokens", tokens,
+                 absl::StrCat("at most ", limits_.max_tokens, ", each with a position"));
   }
-  if (outputs > max_outputs_) {
-    return Wrong("logit_tokens", outputs, absl::StrCat("at most ", max_outputs_));
+  if (outputs > limits_.max_outputs) {
+    return Wrong("logit_tokens", outputs, absl::StrCat("at most ", limits_.max_outputs));
   }
   for (int i = 0; i < tokens; ++i) {
-    if (batch.token_ids[i] < 0 || batch.token_ids[i] >= spec_.vocab_size) {
+    const int32_t id = batch.token_ids[i];
+    if (id < 0 ? SlotOf(id) >= static_cast<uint32_t>(limits_.num_slots) : id >= spec_.vocab_size) {
       return Wrong("token_id", batch.token_ids[i],
                    absl::StrCat("the vocabulary has ", spec_.vocab_size));
     }
-    if (batch.positions[i] < 0 || batch.positions[i] >= spec_.max_position) {
+    if (batch.positions[i] < 0 || batch.positions[i] >= limits_.max_positions) {
       return Wrong("position", batch.positions[i],
-                   absl::StrCat("the model has ", spec_.max_position));
+                   absl::StrCat("the context has ", limits_.max_positions));
     }
+  }
+  if (static_cast<int>(batch.rows.size()) > limits_.max_rows) {
+    return Wrong("rows", static_cast<int64_t>(batch.rows.size()),
+                 absl::StrCat("at most ", limits_.max_rows));
   }
   int begin = 0;
   for (const ForwardRow& row : batch.rows) {

@@ -31,7 +31,7 @@ struct ForwardRow {
 };
 
 struct ForwardBatch {
-  std::vector<int32_t> token_ids;     // [tokens]
+  std::vector<int32_t> token_ids;     // [tokens]; LastTokenOf(slot): what it sampled last
   std::vector<int32_t> positions;     // [tokens]
   std::vector<ForwardRow> rows;       // cover all tokens, in order
   std::vector<LoraSegment> segments;  // by begin, then list order of the spans

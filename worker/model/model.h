@@ -28,52 +28,65 @@ struct ModelParts {
   Communicator* communicator = nullptr;
 };
 
+// Of the batches of one attachment.
+struct ModelLimits {
+  int max_tokens = 0;     // GroupLimits::max_num_batched_tokens
+  int max_rows = 0;       // sequences of a batch
+  int max_outputs = 0;    // logit_tokens of a batch
+  int max_positions = 0;  // of a sequence: GroupLimits::max_model_len
+  int num_slots = 0;      // that LastTokenOf may name
+  friend bool operator==(const ModelLimits&, const ModelLimits&) = default;
+};
+
 // Every tp_rank calls Forward with the same batch. *Step thread only.*
 class Model {
  public:
-  // max_tokens: most tokens of a batch (GroupLimits::max_num_batched_tokens). max_outputs: most
-  // logit_tokens of a batch. Workspaces are taken here, once.
+  // Workspaces are taken here, once, and what can be recorded of a step is. limits.max_positions is
+  // at most spec.max_position.
   static absl::StatusOr<std::unique_ptr<Model>> Create(const ModelSpec& spec, const TpPlan& tp,
                                                        int tp_rank, const ModelParts& parts,
-                                                       int max_tokens, int max_outputs);
+                                                       const ModelLimits& limits);
 
-  // Logits [batch.logit_tokens.size(), vocab_size] on tp_rank 0, empty on the others; valid until
-  // the next call. On return KV of all tokens is in their pages. kInvalidArgument for a batch whose
-  // parts contradict one another (checked before any collective); a communicator's error otherwise.
-  absl::StatusOr<std::span<const float>> Forward(const ForwardBatch& batch);
+  // Enqueues a forward pass. On tp_rank 0 the logits [batch.logit_tokens.size(), vocab_size] in
+  // device memory, null on the others or when none are wanted; valid until the next call. Once it
+  // has run, KV of all tokens is in their pages. kInvalidArgument for a batch whose parts
+  // contradict one another (checked before any collective); a communicator's error otherwise.
+  absl::StatusOr<const float*> Forward(const ForwardBatch& batch);
   const ForwardStats& last_step() const { return last_step_; }
 
  private:
   Model(const ModelSpec& spec, const TpPlan& tp, int tp_rank, const ModelParts& parts,
-        int max_tokens, int max_outputs);
+        const ModelLimits& limits);
   absl::Status AllocateWorkspaces();
+  absl::Status MakeRopeTables();
   absl::Status CheckBatch(const ForwardBatch& batch) const;
   absl::Status BeginStep(const ForwardBatch& batch);
-  absl::Status RunLayer(int layer, int tokens);
-  absl::Status RunAttention(int layer, int tokens);
-  absl::Status RunMlp(int layer, int tokens);
-  void ApplyLora(int layer, std::span<const LoraTarget> targets, int in, const float* x, int width,
-                 float* out);
-  absl::Status ReduceDelta(int tokens);
-  absl::Status ComputeLogits(const ForwardBatch& batch);
+  // All operators of the step that Ops has begun.
+  absl::Status RunStep();
+  absl::Status RunLayer(int layer, LoraDelta& down);
+  absl::Status RunAttention(int layer, LoraDelta& output);
+  absl::Status RunMlp(int layer, LoraDelta& output);
+  absl::Status ReduceDelta(LoraDelta& lora);
+  absl::Status ComputeLogits(const LoraDelta& down);
+  absl::Status GatherLogits();
 
   const ModelSpec spec_;
   const TpPlan tp_;
   const int tp_rank_;
   const ModelParts parts_;
-  const int max_tokens_;
-  const int max_outputs_;
+  const ModelLimits limits_;
   const AttentionShape shape_;
 
-  DeviceBuffer rope_cos_, rope_sin_;  // [max_position, head_dim / 2]
-  DeviceBuffer residual_;             // [max_tokens, hidden]
+  // Activations are of Ops::activation_type.
+  DeviceBuffer rope_cos_, rope_sin_;  // f32 [max_positions, head_dim / 2]
+  DeviceBuffer residual_;             // f32 [max_tokens, hidden]
   DeviceBuffer hidden_;               // [max_tokens, hidden]: normalised input of a block
   DeviceBuffer delta_;                // [max_tokens, hidden]: output of a block
   DeviceBuffer wide_;                 // [max_tokens, max(qkv, gate_up)]
   DeviceBuffer narrow_;               // [max_tokens, max(heads · head_dim, ffn)]
-  DeviceBuffer partial_logits_;       // [max_outputs, vocab range]
+  DeviceBuffer partial_logits_;       // f32 [max_outputs, vocab range]
   DeviceBuffer gathered_;             // tp_rank 0 of several: parts of all ranks, one by one
-  DeviceBuffer logits_;               // tp_rank 0 of several: [max_outputs, vocab]
+  DeviceBuffer logits_;               // tp_rank 0 of several: f32 [max_outputs, vocab]
 
   LoraBatch lora_batch_;
   std::vector<AdapterRun> runs_;

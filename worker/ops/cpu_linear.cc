@@ -32,7 +32,15 @@ void CpuOps::Gemm(const float* x, int m, const float* w, int n, int k, int out_s
   }
 }
 
-void CpuOps::Linear(const float* x, int m, const Matrix& w, const float* bias, float* out) {
+void CpuOps::Linear(const void* x, const Matrix& w, const float* bias, void* out) {
+  MatMul(static_cast<const float*>(x), num_tokens(), w, bias, static_cast<float*>(out));
+}
+
+void CpuOps::Head(const void* x, const Matrix& w, float* logits) {
+  MatMul(static_cast<const float*>(x), num_outputs(), w, nullptr, logits);
+}
+
+void CpuOps::MatMul(const float* x, int m, const Matrix& w, const float* bias, float* out) {
   if (m == 0) return;
   if (m <= kernels::kMaxPackedRows) {
     kernels::LinearArgs args{x, m, w.data, w.dtype == DType::kBF16, w.rows, w.cols, bias, out};

@@ -32,8 +32,8 @@ TEST(CpuLinearTest, EveryRowCountAndTypeGivesTheSameNumbers) {
   for (const int m : {1, 4, 5, 16, 64, 65, 130}) {
     const std::vector<float> x = Values(size_t{1} * m * k, 3);
     std::vector<float> a(size_t{1} * m * n, NAN), b = a;
-    ops.Linear(x.data(), m, {w.data(), DType::kF32, n, k}, bias.data(), a.data());
-    ops.Linear(x.data(), m, {half.data(), DType::kBF16, n, k}, bias.data(), b.data());
+    ops.MatMul(x.data(), m, {w.data(), DType::kF32, n, k}, bias.data(), a.data());
+    ops.MatMul(x.data(), m, {half.data(), DType::kBF16, n, k}, bias.data(), b.data());
     for (int i = 0; i < m; i += 3) {
       for (int j = 0; j < n; j += 7) {
         double sum = bias[j];

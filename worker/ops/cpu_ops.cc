@@ -23,6 +23,10 @@ absl::Status CpuOps::BeginStep(const StepView& step) {
   step_ = step;
   stats_ = {};
   error_ = absl::OkStatus();
+  token_ids_.assign(step.token_ids.begin(), step.token_ids.end());
+  for (int32_t& id : token_ids_) {
+    if (id < 0) id = sampler_->last_tokens()[SlotOf(id)];
+  }
   token_pages_.resize(step.token_ids.size());
   for (const SequenceView& row : step.rows) {
     for (int i = 0; i < row.num_tokens; ++i) {
@@ -42,41 +46,43 @@ size_t CpuOps::LayerOffset(int layer, const AttentionShape& shape) const {
          sizeof(float);
 }
 
-void CpuOps::Embed(const Matrix& table, int first_id, float* out) {
+void CpuOps::Embed(const Matrix& table, int first_id, float* residual) {
   kernels::EmbedArgs args;
   args.table = table.data;
   args.bf16 = table.dtype == DType::kBF16;
   args.table_rows = table.rows;
   args.first_id = first_id;
-  args.ids = step_.token_ids.data();
-  args.tokens = tokens();
+  args.ids = token_ids_.data();
+  args.tokens = num_tokens();
   args.n = table.cols;
-  args.out = out;
+  args.out = residual;
   kernels::EmbedRows(args, threads_);
 }
 
-void CpuOps::AddRmsNorm(float* residual, const float* delta, const float* weight, float eps, int n,
-                        std::span<const int32_t> rows, float* out) {
+void CpuOps::AddRmsNorm(float* residual, void* delta, const LoraDelta& lora, const float* weight,
+                        float eps, int n, bool outputs_only, void* out) {
+  LoraExpand(lora, n, delta);
   kernels::NormArgs args;
   args.residual = residual;
-  args.delta = delta;
+  args.delta = static_cast<const float*>(delta);
   args.weight = weight;
   args.eps = eps;
   args.n = n;
-  args.tokens = tokens();
-  args.rows = rows.empty() ? nullptr : rows.data();
-  args.num_rows = static_cast<int>(rows.size());
-  args.out = out;
+  args.tokens = num_tokens();
+  args.rows = outputs_only ? step_.output_tokens.data() : nullptr;
+  args.num_rows = outputs_only ? num_outputs() : 0;
+  args.out = static_cast<float*>(out);
   kernels::AddRmsNorm(args, threads_);
 }
 
 void CpuOps::RopeWriteKv(int layer, const AttentionShape& shape, const RopeAndKv& rope,
-                         float* qkv) {
+                         const LoraDelta& lora, void* qkv) {
+  LoraExpand(lora, (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim, qkv);
   kernels::RopeArgs args;
-  args.qkv = qkv;
+  args.qkv = static_cast<float*>(qkv);
   args.positions = step_.positions.data();
   args.pages = token_pages_.data();
-  args.tokens = tokens();
+  args.tokens = num_tokens();
   args.num_heads = shape.num_heads;
   args.num_kv_heads = shape.num_kv_heads;
   args.head_dim = shape.head_dim;
@@ -92,13 +98,13 @@ void CpuOps::RopeWriteKv(int layer, const AttentionShape& shape, const RopeAndKv
   kernels::RopeWriteKv(args, threads_);
 }
 
-void CpuOps::Attention(int layer, const AttentionShape& shape, const float* qkv, float* out) {
+void CpuOps::Attention(int layer, const AttentionShape& shape, const void* qkv, void* out) {
   attention_rows_.clear();
   for (const SequenceView& row : step_.rows) {
     attention_rows_.push_back({row.begin, row.num_tokens, row.start_position, row.pages.data()});
   }
   kernels::AttentionArgs args;
-  args.qkv = qkv;
+  args.qkv = static_cast<const float*>(qkv);
   args.rows = attention_rows_.data();
   args.num_rows = static_cast<int>(attention_rows_.size());
   args.num_heads = shape.num_heads;
@@ -108,12 +114,14 @@ void CpuOps::Attention(int layer, const AttentionShape& shape, const float* qkv,
   args.page_bytes = memory_.page_bytes;
   args.layer_offset = LayerOffset(layer, shape);
   args.page_tokens = static_cast<int>(memory_.page_tokens);
-  args.out = out;
+  args.out = static_cast<float*>(out);
   kernels::PagedAttention(args, threads_);
 }
 
-void CpuOps::SiluMul(const float* gate_up, int n, float* out) {
-  kernels::SiluMul(gate_up, tokens(), n, out, threads_);
+void CpuOps::SiluMul(void* gate_up, const LoraDelta& lora, int n, void* out) {
+  LoraExpand(lora, 2 * n, gate_up);
+  kernels::SiluMul(static_cast<const float*>(gate_up), num_tokens(), n, static_cast<float*>(out),
+                   threads_);
 }
 
 void CpuOps::CollectParts(int layer, std::span<const LoraTarget> targets) {
@@ -138,8 +146,8 @@ void CpuOps::CollectParts(int layer, std::span<const LoraTarget> targets) {
   }
 }
 
-std::span<float> CpuOps::LoraShrink(int layer, std::span<const LoraTarget> targets, int in,
-                                    const float* x) {
+LoraDelta CpuOps::LoraShrink(int layer, std::span<const LoraTarget> targets, int in,
+                             const void* x) {
   CollectParts(layer, targets);
   if (parts_.empty()) return {};
   const double start = Seconds();
@@ -154,17 +162,20 @@ std::span<float> CpuOps::LoraShrink(int layer, std::span<const LoraTarget> targe
     v += static_cast<size_t>(part.num_tokens) * part.lora_rank;
     stats_.lora_weight_bytes += uint64_t{sizeof(float)} * part.lora_rank * (in + part.features);
   }
-  kernels::LoraShrink(memory_.slab, parts_.data(), static_cast<int>(parts_.size()), x, in,
-                      threads_);
+  kernels::LoraShrink(memory_.slab, parts_.data(), static_cast<int>(parts_.size()),
+                      static_cast<const float*>(x), in, threads_);
   stats_.lora_shrink.Add({parts_.size(), Seconds() - start});
-  return {lora_v_.data(), size};
+  LoraDelta delta{layer, in, {}, static_cast<int>(targets.size()), {lora_v_.data(), size}};
+  std::copy(targets.begin(), targets.end(), delta.targets.begin());
+  return delta;
 }
 
-void CpuOps::LoraExpand(int layer, std::span<const LoraTarget> targets, int width, float* out) {
-  if (parts_.empty()) return;
+// The parts are those of the last LoraShrink, as is the delta.
+void CpuOps::LoraExpand(const LoraDelta& lora, int width, void* out) {
+  if (lora.num_targets == 0) return;
   const double start = Seconds();
-  kernels::LoraExpand(memory_.slab, parts_.data(), static_cast<int>(parts_.size()), out, width,
-                      threads_);
+  kernels::LoraExpand(memory_.slab, parts_.data(), static_cast<int>(parts_.size()),
+                      static_cast<float*>(out), width, threads_);
   stats_.lora_expand.Add({parts_.size(), Seconds() - start});
 }
 

@@ -7,6 +7,7 @@
 #include "kernels/lora/lora.h"
 #include "worker/device/device.h"
 #include "worker/ops/ops.h"
+#include "worker/ops/token_sampler.h"
 
 namespace rootstock {
 
@@ -14,25 +15,36 @@ namespace rootstock {
 // of the kernels of our own. *Step thread only.*
 class CpuOps : public Ops {
  public:
-  // threads: of every parallel loop.
-  CpuOps(int threads, const PagedMemory& memory) : threads_(threads), memory_(memory) {}
+  // threads: of every parallel loop. sampler: borrowed; null where no step asks for a last token.
+  CpuOps(int threads, const PagedMemory& memory, const TokenSampler* sampler = nullptr)
+      : threads_(threads), memory_(memory), sampler_(sampler) {}
 
+  DType activation_type() const override { return DType::kF32; }
+  absl::Status Prepare(const OpsLimits&, const std::function<absl::Status()>&) override {
+    return absl::OkStatus();
+  }
   absl::Status BeginStep(const StepView& step) override;
-  void Embed(const Matrix& table, int first_id, float* out) override;
-  void AddRmsNorm(float* residual, const float* delta, const float* weight, float eps, int n,
-                  std::span<const int32_t> rows, float* out) override;
-  void Linear(const float* x, int m, const Matrix& w, const float* bias, float* out) override;
+  int num_tokens() const override { return static_cast<int>(step_.token_ids.size()); }
+  int num_outputs() const override { return static_cast<int>(step_.output_tokens.size()); }
+  absl::Status Run(const std::function<absl::Status()>& forward) override { return forward(); }
+  void Embed(const Matrix& table, int first_id, float* residual) override;
+  void AddRmsNorm(float* residual, void* delta, const LoraDelta& lora, const float* weight,
+                  float eps, int n, bool outputs_only, void* out) override;
+  void Linear(const void* x, const Matrix& w, const float* bias, void* out) override;
+  void Head(const void* x, const Matrix& w, float* logits) override;
   void RopeWriteKv(int layer, const AttentionShape& shape, const RopeAndKv& rope,
-                   float* qkv) override;
-  void Attention(int layer, const AttentionShape& shape, const float* qkv, float* out) override;
-  void SiluMul(const float* gate_up, int n, float* out) override;
-  std::span<float> LoraShrink(int layer, std::span<const LoraTarget> targets, int in,
-                              const float* x) override;
-  void LoraExpand(int layer, std::span<const LoraTarget> targets, int width, float* out) override;
+                   const LoraDelta& lora, void* qkv) override;
+  void Attention(int layer, const AttentionShape& shape, const void* qkv, void* out) override;
+  void SiluMul(void* gate_up, const LoraDelta& lora, int n, void* out) override;
+  LoraDelta LoraShrink(int layer, std::span<const LoraTarget> targets, int in,
+                       const void* x) override;
+  void LoraExpand(const LoraDelta& lora, int width, void* out) override;
   absl::StatusOr<OpsStepStats> EndStep() override;
 
+  // out [m, w.rows] = x [m, w.cols] · wᵀ + bias [w.rows] (null: none).
+  void MatMul(const float* x, int m, const Matrix& w, const float* bias, float* out);
+
  private:
-  int tokens() const { return static_cast<int>(step_.token_ids.size()); }
   size_t LayerOffset(int layer, const AttentionShape& shape) const;
   void Gemm(const float* x, int m, const float* w, int n, int k, int out_stride, float* out);
   // Parts of the groups that adapt a target at this layer, v not yet placed.
@@ -40,9 +52,11 @@ class CpuOps : public Ops {
 
   const int threads_;
   const PagedMemory memory_;
+  const TokenSampler* const sampler_;
   StepView step_;
   OpsStepStats stats_;
   absl::Status error_;
+  std::vector<int32_t> token_ids_;     // [tokens], all explicit
   std::vector<uint32_t> token_pages_;  // [tokens]
   std::vector<kernels::AttentionRow> attention_rows_;
   std::vector<float> scratch_;            // packed rows of x, or a widened tile of weights

@@ -1,8 +1,10 @@
 // What a decoder is made of, on one device. Kernels behind it know neither models nor adapters.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 
 #include "absl/status/statusor.h"
@@ -27,7 +29,7 @@ struct AttentionShape {
 };
 
 // The paged memory: page p lies at slab + p · page_bytes and holds
-// [layer][K, V][page_tokens][num_kv_heads][head_dim] f32.
+// [layer][K, V][page_tokens][num_kv_heads][head_dim] of the activation type.
 struct PagedMemory {
   std::byte* slab = nullptr;
   uint32_t page_bytes = 0;
@@ -43,8 +45,8 @@ struct SequenceView {
   std::span<const uint32_t> pages;
 };
 
-// An adapter at one (layer, module) on this rank. Row r of A [lora_rank, in] lies at
-// slab + 128 · a[r], row r of B transposed [lora_rank, out] at slab + 128 · b[r].
+// An adapter at one (layer, module) on this rank; a and b are device memory. Row r of A [lora_rank,
+// in] lies at slab + 128 · a[r], row r of B transposed [lora_rank, out] at slab + 128 · b[r].
 struct LoraSite {
   const uint32_t* a = nullptr;
   const uint32_t* b = nullptr;
@@ -54,24 +56,43 @@ struct LoraSite {
 
 // Tokens that run with one adapter: its weights are read once for all of them.
 struct LoraGroup {
-  std::span<const LoraSite> sites;  // [num_layers · 7], layer-major, by Module
-  std::span<const int32_t> tokens;  // [n] ascending indices into the batch
-  std::span<const float> scales;    // [n] times the site's scale
+  std::span<const LoraSite> sites;         // [num_layers · 7], layer-major, by Module
+  const LoraSite* device_sites = nullptr;  // the same in device memory
+  std::span<const int32_t> tokens;         // [n] ascending indices into the batch
+  std::span<const float> scales;           // [n] times the site's scale
 };
 
 // Borrowed until EndStep. Groups add into a token in their order.
 struct StepView {
-  std::span<const int32_t> token_ids;  // [tokens]
+  std::span<const int32_t> token_ids;  // [tokens]; -1 - slot: the token that the slot sampled last
   std::span<const int32_t> positions;  // [tokens]
   std::span<const SequenceView> rows;
   std::span<const LoraGroup> groups;
+  std::span<const int32_t> output_tokens;  // [outputs] tokens whose logits are wanted
 };
+
+constexpr int32_t LastTokenOf(uint32_t slot) { return -1 - static_cast<int32_t>(slot); }
+constexpr uint32_t SlotOf(int32_t token_id) { return static_cast<uint32_t>(-1 - token_id); }
 
 // One module's part of a fused projection: columns [column, column + features) of the output.
 struct LoraTarget {
   Module module = Module::kQ;
   int column = 0;
   int features = 0;
+};
+
+// What adapters add to a fused projection: v of LoraShrink, not yet expanded. Taken by the operator
+// that consumes the projection, or by LoraExpand where a collective comes between.
+struct LoraDelta {
+  int layer = 0;
+  int in = 0;
+  std::array<LoraTarget, 3> targets;
+  int num_targets = 0;  // 0: nothing to add
+  std::span<float> v;   // on the host's processor: [target][group][token][lora_rank]
+
+  std::span<const LoraTarget> all() const {
+    return {targets.data(), static_cast<size_t>(num_targets)};
+  }
 };
 
 struct RopeAndKv {
@@ -91,52 +112,74 @@ struct LoraKernelStats {
   }
 };
 
+struct OpsLimits {
+  int max_tokens = 0;     // of a step
+  int max_rows = 0;       // sequences of a step
+  int max_outputs = 0;    // of a step
+  int max_positions = 0;  // of a sequence
+  AttentionShape attention;
+  int max_in = 0;  // widest input of a projection
+};
+
 struct OpsStepStats {
-  uint64_t lora_weight_bytes = 0;  // of adapters' rows read in the step
+  uint64_t lora_weight_bytes = 0;  // of adapters' rows read in the step, on the host's processor
   LoraKernelStats lora_shrink, lora_expand;
 };
 
-// Called between BeginStep and EndStep, in one order on every tp_rank. Pointers are device memory;
-// activations are f32. Errors show at EndStep. Implementations: CpuOps. *Step thread only.*
+// Called between BeginStep and EndStep, in one order on every tp_rank. Pointers are device memory.
+// Activations (void*) are of activation_type; the residual stream and logits are f32. Operators are
+// enqueued and may not have run when they return. Errors show at EndStep. Implementations: CpuOps,
+// CudaOps. *Step thread only.*
 class Ops {
  public:
   virtual ~Ops() = default;
+  virtual DType activation_type() const = 0;
 
+  // Takes what steps of at most these sizes need. `forward` calls the operators of a whole step,
+  // and is borrowed: where launches can be recorded it runs here for steps of fixed sizes, and Run
+  // replays it.
+  virtual absl::Status Prepare(const OpsLimits& limits,
+                               const std::function<absl::Status()>& forward) = 0;
   virtual absl::Status BeginStep(const StepView& step) = 0;
+  // Rows that operators run with: the step's, or more where sizes are fixed; the rest are pads.
+  virtual int num_tokens() const = 0;
+  virtual int num_outputs() const = 0;
+  // `forward` for the step that was begun.
+  virtual absl::Status Run(const std::function<absl::Status()>& forward) = 0;
 
-  // out [tokens, table.cols] = table[id - first_id]; rows outside the table become 0.
-  virtual void Embed(const Matrix& table, int first_id, float* out) = 0;
+  // residual [tokens, table.cols] = table[id - first_id]; rows outside the table become 0.
+  virtual void Embed(const Matrix& table, int first_id, float* residual) = 0;
 
-  // residual [tokens, n] += delta [tokens, n] (null: nothing);
-  // out[i] = weight [n] · residual[t] / sqrt(mean(residual[t]²) + eps), t = rows[i], or i when rows
-  // is empty. out [rows or tokens, n].
-  virtual void AddRmsNorm(float* residual, const float* delta, const float* weight, float eps,
-                          int n, std::span<const int32_t> rows, float* out) = 0;
+  // residual [tokens, n] += delta [tokens, n] (null: nothing) + lora; out [tokens or outputs, n]:
+  // out[i] = weight [n] · residual[t] / sqrt(mean(residual[t]²) + eps), t = i or output_tokens[i].
+  virtual void AddRmsNorm(float* residual, void* delta, const LoraDelta& lora, const float* weight,
+                          float eps, int n, bool outputs_only, void* out) = 0;
 
-  // out [m, w.rows] = x [m, w.cols] · wᵀ + bias [w.rows] (null: none).
-  virtual void Linear(const float* x, int m, const Matrix& w, const float* bias, float* out) = 0;
+  // out [tokens, w.rows] = x [tokens, w.cols] · wᵀ + bias [w.rows] (null: none).
+  virtual void Linear(const void* x, const Matrix& w, const float* bias, void* out) = 0;
+  // logits [outputs, w.rows] = x [outputs, w.cols] · wᵀ.
+  virtual void Head(const void* x, const Matrix& w, float* logits) = 0;
 
-  // qkv [tokens, (num_heads + 2 · num_kv_heads) · head_dim]: normalises (if asked) and rotates q
-  // and k of each head in place, then writes k and v into the pages.
+  // qkv [tokens, (num_heads + 2 · num_kv_heads) · head_dim] += lora; normalises (if asked) and
+  // rotates q and k of each head in place, then writes k and v into the pages.
   virtual void RopeWriteKv(int layer, const AttentionShape& shape, const RopeAndKv& rope,
-                           float* qkv) = 0;
+                           const LoraDelta& lora, void* qkv) = 0;
 
   // out [tokens, num_heads · head_dim] = causal attention of q (in qkv) over the pages.
-  virtual void Attention(int layer, const AttentionShape& shape, const float* qkv, float* out) = 0;
+  virtual void Attention(int layer, const AttentionShape& shape, const void* qkv, void* out) = 0;
 
-  // out [tokens, n] = silu(gate) · up, gate_up [tokens, 2 · n] = gate | up.
-  virtual void SiluMul(const float* gate_up, int n, float* out) = 0;
+  // out [tokens, n] = silu(gate) · up, gate | up = gate_up [tokens, 2 · n] + lora.
+  virtual void SiluMul(void* gate_up, const LoraDelta& lora, int n, void* out) = 0;
 
-  // v = x [tokens, in] · Aᵀ for each group and target. Returns v, [group][token][lora_rank] for
-  // each target, valid until the next LoraShrink; empty when no token has an adapter here.
-  virtual std::span<float> LoraShrink(int layer, std::span<const LoraTarget> targets, int in,
-                                      const float* x) = 0;
+  // v = x [tokens, in] · Aᵀ for each group and target, valid until the next LoraShrink. Called
+  // before the Linear that it goes with, which it may run beside.
+  virtual LoraDelta LoraShrink(int layer, std::span<const LoraTarget> targets, int in,
+                               const void* x) = 0;
 
-  // out [tokens, width] += scale · v · Bᵀ in each target's columns, v of the last LoraShrink.
-  virtual void LoraExpand(int layer, std::span<const LoraTarget> targets, int width,
-                          float* out) = 0;
+  // out [tokens, width] += scale · v · Bᵀ in each target's columns.
+  virtual void LoraExpand(const LoraDelta& lora, int width, void* out) = 0;
 
-  // Waits for the device; first error of the step.
+  // What was enqueued, and the first error there was so far; waits for nothing.
   virtual absl::StatusOr<OpsStepStats> EndStep() = 0;
 };
 

@@ -14,7 +14,7 @@ namespace rootstock {
 struct StepRow {
   const PlanRow* plan = nullptr;
   Sequence* sequence = nullptr;
-  std::vector<int32_t> tokens;  // [query_len], the last sampled one filled in
+  std::vector<int32_t> tokens;  // [query_len]; LastTokenOf(slot) for the one sampled last
 
   bool samples() const {
     return plan->output == RowOutput::kToken || plan->output == RowOutput::kTokenAndPromptLogprobs;

@@ -10,7 +10,8 @@ namespace {
 
 // Two layers of width 8, q adapted with lora_rank 1: the smallest adapter there is.
 absl::StatusOr<std::unique_ptr<DeviceAdapter>> SmallAdapter(const LoadAdapter& load,
-                                                            const PageGeometry& geometry) {
+                                                            const PageGeometry& geometry,
+                                                            Device& device) {
   ModelSpec spec;
   spec.num_layers = 1;
   spec.hidden_size = 8;
@@ -23,7 +24,7 @@ absl::StatusOr<std::unique_ptr<DeviceAdapter>> SmallAdapter(const LoadAdapter& l
   ASSIGN_OR_RETURN(const AdapterLayout layout,
                    AdapterLayout::Create(spec, lora, tp, LoraSharding::kReplicated, DType::kF32,
                                          geometry.page_bytes));
-  return DeviceAdapter::Create(layout, lora, 1, 0, geometry, load.pages);
+  return DeviceAdapter::Create(layout, lora, 1, 0, geometry, load.pages, device);
 }
 
 }  // namespace
@@ -33,9 +34,9 @@ FakeModel::FakeModel(int tp_rank, uint32_t num_pages)
       info_{kVocab, 200, DType::kF32, {num_pages, 1024, kPageTokens}},
       slab_(num_pages * kPageTokens, -1) {}
 
-absl::Status FakeModel::Prepare(int max_tokens, int outputs, int max_positions) {
-  max_outputs = outputs;
-  return absl::OkStatus();
+absl::Status FakeModel::Prepare(const ModelLimits& limits, int max_logprobs) {
+  max_outputs = limits.max_outputs;
+  return sampler_.Prepare({limits.num_slots, limits.max_outputs, max_logprobs, kVocab});
 }
 
 std::vector<float> FakeModel::Logits(const std::vector<int32_t>& tokens,
@@ -54,7 +55,7 @@ std::vector<float> FakeModel::Logits(const std::vector<int32_t>& tokens,
   return out;
 }
 
-absl::StatusOr<std::span<const float>> FakeModel::Forward(const ForwardBatch& batch) {
+absl::StatusOr<const float*> FakeModel::Forward(const ForwardBatch& batch) {
   ++forwards;
   outputs_seen.push_back(static_cast<int>(batch.logit_tokens.size()));
   logits_.clear();
@@ -63,8 +64,9 @@ absl::StatusOr<std::span<const float>> FakeModel::Forward(const ForwardBatch& ba
   for (const ForwardRow& row : batch.rows) {
     for (int i = 0; i < row.num_tokens; ++i) {
       const int position = row.start_position + i;
+      const int32_t id = batch.token_ids[row.begin + i];
       slab_[row.page_table[position / kPageTokens] * kPageTokens + position % kPageTokens] =
-          batch.token_ids[row.begin + i];
+          id < 0 ? sampler_.last_tokens()[SlotOf(id)] : id;
       if (next_output >= batch.logit_tokens.size() ||
           batch.logit_tokens[next_output] != row.begin + i) {
         continue;
@@ -84,8 +86,7 @@ absl::StatusOr<std::span<const float>> FakeModel::Forward(const ForwardBatch& ba
       logits_.insert(logits_.end(), logits.begin(), logits.end());
     }
   }
-  if (tp_rank_ != 0) return std::span<const float>();
-  return logits_;
+  return tp_rank_ == 0 ? logits_.data() : nullptr;
 }
 
 absl::StatusOr<std::unique_ptr<DeviceAdapter>> FakeModel::Load(const LoadAdapter& load) {
@@ -93,7 +94,7 @@ absl::StatusOr<std::unique_ptr<DeviceAdapter>> FakeModel::Load(const LoadAdapter
     return MakeError(absl::StatusCode::kInvalidArgument, Reason::kBaseMismatch, "load.layout_id",
                      std::to_string(load.layout_id), "refused for the test");
   }
-  return SmallAdapter(load, info_.geometry);
+  return SmallAdapter(load, info_.geometry, device_);
 }
 
 }  // namespace rootstock

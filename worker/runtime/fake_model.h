@@ -7,6 +7,8 @@
 #include <set>
 #include <vector>
 
+#include "worker/device/cpu_device.h"
+#include "worker/ops/host_sampler.h"
 #include "worker/runtime/step_model.h"
 
 namespace rootstock {
@@ -20,8 +22,11 @@ class FakeModel : public StepModel {
 
   explicit FakeModel(int tp_rank, uint32_t num_pages = 64);
   const StepModelInfo& info() const override { return info_; }
-  absl::Status Prepare(int max_tokens, int max_outputs, int max_positions) override;
-  absl::StatusOr<std::span<const float>> Forward(const ForwardBatch& batch) override;
+  absl::Status Prepare(const ModelLimits& limits, int max_logprobs) override;
+  TokenSampler& sampler() override { return sampler_; }
+  bool asynchronous() const override { return leaves_running; }
+  void NotifyWhenDone(std::function<void()> done) override { done(); }
+  absl::StatusOr<const float*> Forward(const ForwardBatch& batch) override;
   // Counts each segment of the batch once in both kernels.
   const ForwardStats& last_forward() const override { return stats_; }
   absl::StatusOr<std::unique_ptr<DeviceAdapter>> Load(const LoadAdapter& load) override;
@@ -30,6 +35,7 @@ class FakeModel : public StepModel {
   static std::vector<float> Logits(const std::vector<int32_t>& tokens,
                                    const std::vector<std::pair<uint64_t, float>>& adapters = {});
 
+  bool leaves_running = false;
   int forwards = 0;
   int max_outputs = 0;
   std::vector<int> outputs_seen;  // logit rows of each forward
@@ -40,6 +46,8 @@ class FakeModel : public StepModel {
   StepModelInfo info_;
   std::vector<int32_t> slab_;  // token by page and offset: the KV
   std::vector<float> logits_;
+  HostSampler sampler_;
+  CpuDevice device_{1};
   ForwardStats stats_;
 };
 

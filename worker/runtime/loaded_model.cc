@@ -52,38 +52,33 @@ absl::StatusOr<Digest> FingerprintOf(const ModelSource& source, const ModelSpec&
 }
 
 absl::StatusOr<std::unique_ptr<LoadedModel>> LoadedModel::Create(
-    const ModelSource& source, const ModelSpec& spec, const TpPlan& tp, int threads,
+    const ModelSource& source, const ModelSpec& spec, const TpPlan& tp, Backend backend,
     const PageGeometry& geometry, Communicator& communicator, PathOf path_of) {
   const int tp_rank = communicator.rank();
-  std::unique_ptr<LoadedModel> out(new LoadedModel(spec, tp, tp_rank, threads));
-  out->info_ = {spec.vocab_size, spec.max_position, kComputeType, geometry};
+  std::unique_ptr<LoadedModel> out(new LoadedModel(spec, tp, tp_rank, std::move(backend)));
+  out->info_ = {spec.vocab_size, spec.max_position, out->backend_.compute_type, geometry};
   out->path_of_ = std::move(path_of);
   out->communicator_ = &communicator;
-  ASSIGN_OR_RETURN(out->weights_, LoadWeights(source, spec, tp, tp_rank, out->device_));
-  ASSIGN_OR_RETURN(out->slab_, Slab::Create(out->device_, geometry));
-  out->ops_ = std::make_unique<CpuOps>(
-      threads, PagedMemory{out->slab_->data(), geometry.page_bytes, geometry.page_tokens});
+  ASSIGN_OR_RETURN(out->weights_, LoadWeights(source, spec, tp, tp_rank, *out->backend_.device));
+  ASSIGN_OR_RETURN(out->slab_, Slab::Create(*out->backend_.device, geometry));
+  out->ops_ =
+      out->backend_.make_ops({out->slab_->data(), geometry.page_bytes, geometry.page_tokens});
   return out;
 }
 
-absl::Status LoadedModel::Prepare(int max_tokens, int max_outputs, int max_positions) {
-  if (model_ != nullptr && max_tokens == max_tokens_ && max_outputs == max_outputs_ &&
-      max_positions == max_positions_) {
-    return absl::OkStatus();
-  }
+absl::Status LoadedModel::Prepare(const ModelLimits& limits, int max_logprobs) {
+  RETURN_IF_ERROR(backend_.sampler->Prepare(
+      {limits.num_slots, limits.max_outputs, max_logprobs, spec_.vocab_size}));
+  if (model_ != nullptr && limits == limits_) return absl::OkStatus();
   model_.reset();
-  // The rope's tables are as long as the longest sequence, not as the model's context.
-  ModelSpec spec = spec_;
-  spec.max_position = max_positions;
-  const ModelParts parts{weights_.get(), &device_, ops_.get(), slab_.get(), communicator_};
-  ASSIGN_OR_RETURN(model_, Model::Create(spec, tp_, tp_rank_, parts, max_tokens, max_outputs));
-  max_tokens_ = max_tokens;
-  max_outputs_ = max_outputs;
-  max_positions_ = max_positions;
+  const ModelParts parts{weights_.get(), backend_.device.get(), ops_.get(), slab_.get(),
+                         communicator_};
+  ASSIGN_OR_RETURN(model_, Model::Create(spec_, tp_, tp_rank_, parts, limits));
+  limits_ = limits;
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::span<const float>> LoadedModel::Forward(const ForwardBatch& batch) {
+absl::StatusOr<const float*> LoadedModel::Forward(const ForwardBatch& batch) {
   return model_->Forward(batch);
 }
 
@@ -97,17 +92,16 @@ absl::StatusOr<std::unique_ptr<DeviceAdapter>> LoadedModel::Load(const LoadAdapt
   ASSIGN_OR_RETURN(const CanonicalAdapter content, CanonicalAdapter::Open(path, spec_));
   const PageGeometry& geometry = info_.geometry;
   ASSIGN_OR_RETURN(const AdapterLayout layout,
-                   AdapterLayout::Create(spec_, content.spec(), tp_, load.sharding, kComputeType,
-                                         geometry.page_bytes));
+                   AdapterLayout::Create(spec_, content.spec(), tp_, load.sharding,
+                                         info_.compute_dtype, geometry.page_bytes));
   if (layout.id() != load.layout_id) {
     return InvalidField(Reason::kBaseMismatch, "load.layout_id", absl::StrCat(load.layout_id),
                         absl::StrCat("this group lays the adapter out as ", layout.id()));
   }
-  ASSIGN_OR_RETURN(auto adapter, DeviceAdapter::Create(layout, content.spec(), spec_.num_layers,
-                                                       tp_rank_, geometry, load.pages));
-  std::vector<std::byte*> pages;
-  for (const PageId page : load.pages) pages.push_back(slab_->page(page).data());
-  RETURN_IF_ERROR(WriteAdapterRows(content, layout, tp_rank_, pages));
+  ASSIGN_OR_RETURN(auto adapter,
+                   DeviceAdapter::Create(layout, content.spec(), spec_.num_layers, tp_rank_,
+                                         geometry, load.pages, *backend_.device));
+  RETURN_IF_ERROR(slab_->WriteAdapter(content, layout, tp_rank_, load.pages, *backend_.device));
   return adapter;
 }
 

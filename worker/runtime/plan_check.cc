@@ -46,6 +46,10 @@ absl::Status CheckNewSequence(const NewSequence& s, const PlanContext& context,
     return Bad(absl::StrCat(field, ".slot"), s.slot.value,
                "holds a sequence that was not released");
   }
+  if (s.slot.value >= context.limits.max_num_seqs) {
+    return Bad(absl::StrCat(field, ".slot"), s.slot.value,
+               absl::StrCat("slots are below max_num_seqs ", context.limits.max_num_seqs));
+  }
   if (s.num_prompt_tokens == 0 || s.num_prompt_tokens > s.num_tokens) {
     return Bad(absl::StrCat(field, ".num_prompt_tokens"), s.num_prompt_tokens,
                absl::StrCat("must lie in [1, num_tokens ", s.num_tokens, "]"));
@@ -189,7 +193,7 @@ class RowCheck {
 };
 
 RowState StateOf(const Sequence& s) {
-  return {&s.spec, s.fresh(), s.sampled.has_value(), s.num_computed, s.page_table.size()};
+  return {&s.spec, s.fresh(), s.has_sampled, s.num_computed, s.page_table.size()};
 }
 
 }  // namespace

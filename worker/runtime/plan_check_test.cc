@@ -57,6 +57,8 @@ std::vector<Refusal> Refusals() {
       {"PromptLogprobsNotAskedFor",
        [] { return StepPlan{{}, {Row(1, 2, {7}, {}, RowOutput::kPromptLogprobs)}}; },
        "rows[0].output"},
+      {"SlotBeyondTheLimit", [] { return StepPlan{{MakeSequence(16, 2)}, {}}; },
+       "new_sequences[0].slot"},
       {"SlotInUse", [] { return StepPlan{{MakeSequence(0, 2)}, {}}; }, "new_sequences[0].slot"},
       {"NewSlotTwice", [] { return StepPlan{{MakeSequence(2, 2), MakeSequence(2, 2)}, {}}; },
        "new_sequences[1].slot"},

@@ -56,13 +56,13 @@ class Rank {
  public:
   explicit Rank(Communicator& communicator)
       : model(communicator.rank()), runtime(model, communicator) {
-    const auto report = runtime.Attach({1, 1}, {150, 4, 64, 20});
+    const auto report = runtime.Attach({1, 1}, {150, 16, 64, 20});
     EXPECT_TRUE(report.ok());
   }
   Completion Run(decltype(Command::kind) kind) {
-    auto completion = runtime.Execute({CommandId(++commands_), {1, 1}, std::move(kind)});
+    auto completion = runtime.Start({CommandId(++commands_), {1, 1}, std::move(kind)});
     EXPECT_TRUE(completion.ok()) << completion.status();
-    return *completion;
+    return **completion;
   }
   StepResult Step(StepPlan plan) {
     const Completion completion = Run(std::move(plan));

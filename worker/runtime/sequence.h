@@ -2,12 +2,10 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <unordered_map>
 #include <vector>
 
 #include "common/plan/plan.h"
-#include "worker/ops/sampler.h"
 
 namespace rootstock {
 
@@ -17,16 +15,12 @@ struct Sequence {
 
   // The row that runs next may start anywhere: before it, shared pages hold the KV.
   bool fresh() const { return !started; }
-  // Counts the token at `position` for penalties unless that was done already.
-  void Count(uint32_t position, int32_t token);
-
   const NewSequence spec;
   bool started = false;
   std::vector<uint32_t> page_table;
-  uint32_t num_computed = 0;       // positions below it have KV
-  std::optional<int32_t> sampled;  // for position num_computed, not run yet
-  TokenCounts counts;
-  uint32_t num_counted = 0;  // positions below it are in counts
+  uint32_t num_computed = 0;  // positions below it have KV
+  bool has_sampled = false;   // for position num_computed, not run yet; the sampler holds it
+  uint32_t num_counted = 0;   // positions below it are in the sampler's counts
   // tp_rank 0, between chunks with prompt logprobs: logits [vocab] that predict num_computed.
   std::vector<float> carried_logits;
 };

@@ -1,5 +1,6 @@
 #include "worker/runtime/startup.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <vector>
@@ -11,28 +12,87 @@
 namespace rootstock {
 namespace {
 
+constexpr uint64_t kCudaReserveBytes = uint64_t{4} << 30;
+
 absl::StatusOr<DType> WeightType(const WorkerOptions& options) {
   if (options.dtype == "f32") return DType::kF32;
   if (options.dtype == "auto" && options.load_format != "dummy") return DTypeOfFiles(options.model);
   return DType::kBF16;
 }
 
+// auto: where this build and host can.
+absl::StatusOr<bool> UseCuda(const WorkerOptions& options, const HostPlace& place) {
+  if (options.device == "cpu") return false;
+  const absl::Status cuda = FreeCudaBytes(place.local_rank).status();
+  if (options.device == "cuda") RETURN_IF_ERROR(cuda);
+  return cuda.ok();
+}
+
+// PROTOCOL §5: doubled while a page is under 1 MB, halved while over 4 MB, between 4 and 64; 16 on
+// the host's processor.
+uint32_t DefaultPageTokens(const ModelPlan& plan) {
+  uint32_t tokens = 16;
+  if (!plan.cuda) return tokens;
+  const uint64_t bytes = KvBytesPerToken(plan.spec, plan.tp, plan.compute_type);
+  while (tokens < 64 && tokens * bytes < uint64_t{1} << 20) tokens *= 2;
+  while (tokens > 4 && tokens * bytes > uint64_t{4} << 20) tokens /= 2;
+  return tokens;
+}
+
+// Of the largest share: embedding, head and the projections.
+uint64_t WeightBytes(const ModelPlan& plan) {
+  const ModelSpec& spec = plan.spec;
+  uint64_t most = 0;
+  for (int rank = 0; rank < plan.tp.tp_size(); ++rank) {
+    uint64_t elements = uint64_t{1} * plan.tp.shards[rank].vocab.size() * spec.hidden_size *
+                        (spec.tie_word_embeddings ? 1 : 2);
+    for (const Module module : kAllModules) {
+      const uint64_t sharded = plan.tp.sharded_features(rank, module).size();
+      const uint64_t whole =
+          IsRowParallel(module) ? spec.out_features(module) : spec.in_features(module);
+      elements += spec.num_layers * sharded * whole;
+    }
+    most = std::max(most, elements * DTypeBytes(plan.source.dtype));
+  }
+  return most;
+}
+
+// What is free, less weights and a share for workspaces, graphs and libraries.
+absl::StatusOr<uint64_t> CudaBudget(const ModelPlan& plan, const HostPlace& place) {
+  ASSIGN_OR_RETURN(const uint64_t free, FreeCudaBytes(place.local_rank));
+  const uint64_t weights = WeightBytes(plan);
+  const uint64_t reserve = kCudaReserveBytes + free / 50;
+  if (weights + reserve >= free) {
+    return MakeError(absl::StatusCode::kResourceExhausted, Reason::kNoMemory, "device",
+                     absl::StrCat("cuda:", place.local_rank),
+                     absl::StrCat("has ", free >> 20, " MiB free; the weights take ", weights >> 20,
+                                  " and workspaces ", reserve >> 20));
+  }
+  return free - weights - reserve;
+}
+
 }  // namespace
 
-absl::StatusOr<ModelPlan> PlanModel(const WorkerOptions& options, int tp_size, int ranks_on_host) {
-  if (options.device == "cuda") {
-    return InvalidField(Reason::kInvalidArgument, "device", "cuda",
-                        "this build has no CUDA backend");
-  }
+absl::StatusOr<ModelPlan> PlanModel(const WorkerOptions& options, int tp_size,
+                                    const HostPlace& place) {
   ModelPlan plan;
   ASSIGN_OR_RETURN(plan.spec, LoadModelSpec(options.model));
   ASSIGN_OR_RETURN(plan.tp, MakeTpPlan(plan.spec, tp_size));
-  ASSIGN_OR_RETURN(const DType dtype, WeightType(options));
+  ASSIGN_OR_RETURN(plan.cuda, UseCuda(options, place));
+  ASSIGN_OR_RETURN(DType dtype, WeightType(options));
+  // The GPU computes in the type of the weights, the host's processor always in f32.
+  if (plan.cuda) plan.compute_type = dtype;
   plan.source = {options.model, options.load_format == "dummy", dtype};
   ASSIGN_OR_RETURN(plan.fingerprint, FingerprintOf(plan.source, plan.spec));
-  ASSIGN_OR_RETURN(plan.geometry, MakeGeometry(plan.spec, plan.tp, LoadedModel::kComputeType,
-                                               {options.page_tokens, options.num_pages,
-                                                DefaultHostBudget(ranks_on_host)}));
+  uint64_t budget = 0;
+  if (plan.cuda) {
+    ASSIGN_OR_RETURN(budget, CudaBudget(plan, place));
+  } else {
+    budget = DefaultHostBudget(place.local_size);
+  }
+  GeometryRequest request{options.page_tokens, options.num_pages, budget};
+  if (request.page_tokens == 0) request.page_tokens = DefaultPageTokens(plan);
+  ASSIGN_OR_RETURN(plan.geometry, MakeGeometry(plan.spec, plan.tp, plan.compute_type, request));
   return plan;
 }
 
@@ -46,6 +106,11 @@ void WritePorts(const std::string& file, const GroupInfo& info) {
   std::error_code error;
   std::filesystem::rename(file + ".new", file, error);
   if (error) LogWarning("port-file=", file, ": ", error.message());
+}
+
+absl::StatusOr<Backend> MakeBackend(const ModelPlan& plan, const HostPlace& place, int threads) {
+  if (plan.cuda) return MakeCudaBackend(place.local_rank, plan.compute_type);
+  return MakeCpuBackend(threads);
 }
 
 std::string BuildId() {

@@ -15,12 +15,25 @@ struct ModelPlan {
   ModelSpec spec;
   TpPlan tp;
   Digest fingerprint;
-  PageGeometry geometry;  // what this rank could take
+  bool cuda = false;
+  DType compute_type = DType::kF32;  // of activations, KV and adapters
+  PageGeometry geometry;             // what this rank could take
 };
 
-// kInvalidArgument for a device that this build has not, a model that is not served, or a tp_size
-// that it can't be split into, with the numbers.
-absl::StatusOr<ModelPlan> PlanModel(const WorkerOptions& options, int tp_size, int ranks_on_host);
+// This rank's place on its host.
+struct HostPlace {
+  int local_rank = 0;
+  int local_size = 1;
+};
+
+// kInvalidArgument for a model that is not served, a tp_size that it can't be split into, or a
+// device without the memory, with the numbers; FAILED_PRECONDITION for a device that this build or
+// host has not.
+absl::StatusOr<ModelPlan> PlanModel(const WorkerOptions& options, int tp_size,
+                                    const HostPlace& place);
+
+// Of the plan's device. threads: of every parallel loop on the host's processor.
+absl::StatusOr<Backend> MakeBackend(const ModelPlan& plan, const HostPlace& place, int threads);
 
 // "metrics PORT" of tp_rank 0, "tp_rank R metrics PORT" of the others; complete or absent.
 void WritePorts(const std::string& file, const GroupInfo& info);

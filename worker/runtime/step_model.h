@@ -2,14 +2,16 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
-#include <span>
 
 #include "absl/status/statusor.h"
 #include "common/base/dtype.h"
 #include "common/plan/plan.h"
 #include "worker/lora/device_adapter.h"
 #include "worker/model/forward.h"
+#include "worker/model/model.h"
+#include "worker/ops/token_sampler.h"
 
 namespace rootstock {
 
@@ -28,14 +30,20 @@ class StepModel {
   virtual ~StepModel() = default;
   virtual const StepModelInfo& info() const = 0;
 
-  // Takes workspaces for batches of max_tokens tokens and max_outputs logit rows, and tables for
-  // sequences of max_positions (≤ info().max_position) tokens. Called at each Attach; with
-  // unchanged numbers nothing is done.
-  virtual absl::Status Prepare(int max_tokens, int max_outputs, int max_positions) = 0;
+  // Takes workspaces for such batches, and the sampler's. Called at each Attach, with nothing
+  // running.
+  virtual absl::Status Prepare(const ModelLimits& limits, int max_logprobs) = 0;
+  virtual TokenSampler& sampler() = 0;
+  // Whether Forward and Sample return before they have run, so that the next step may be enqueued
+  // behind them.
+  virtual bool asynchronous() const = 0;
+  // Calls `done`, on any thread, when all that was enqueued so far has run.
+  virtual void NotifyWhenDone(std::function<void()> done) = 0;
 
-  // Logits [batch.logit_tokens.size(), vocab_size] on tp_rank 0, empty on the others; valid until
-  // the next call. Issues collectives: an error leaves the group unusable.
-  virtual absl::StatusOr<std::span<const float>> Forward(const ForwardBatch& batch) = 0;
+  // Enqueues a forward pass: logits [batch.logit_tokens.size(), vocab_size] in device memory on
+  // tp_rank 0, null on the others; valid until the next call. Issues collectives: an error leaves
+  // the group unusable.
+  virtual absl::StatusOr<const float*> Forward(const ForwardBatch& batch) = 0;
 
   // Of the last Forward.
   virtual const ForwardStats& last_forward() const = 0;

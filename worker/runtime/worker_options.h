@@ -17,7 +17,7 @@ struct WorkerOptions {
   std::string dtype = "auto";
   std::string load_format = "auto";
   uint32_t num_pages = 0;
-  uint32_t page_tokens = 16;
+  uint32_t page_tokens = 0;
   std::string cache_dir;
   int64_t metrics_port = 9500;
   std::string port_file;

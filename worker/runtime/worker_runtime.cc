@@ -1,7 +1,6 @@
 #include "worker/runtime/worker_runtime.h"
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include "common/base/status.h"
@@ -9,17 +8,47 @@
 namespace rootstock {
 namespace {
 
-// A row whose logits are not finite has no token; the step ahead goes on from this one until the
-// coordinator hears of it.
-constexpr int32_t kNoToken = -1;
-constexpr int32_t kStandInToken = 0;
+using Clock = std::chrono::steady_clock;
 
+constexpr int32_t kNoToken = -1;  // of a row whose logits are not finite
+constexpr int32_t kStandInToken = 0;
 constexpr uint32_t kMinOutputs = 16;
 
-uint64_t MicrosSince(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() -
-                                                               start)
-      .count();
+uint64_t Micros(Clock::duration duration) {
+  return std::chrono::duration_cast<std::chrono::microseconds>(duration).count();
+}
+
+// The rest of a chunk's rows of logits are scored against the prompt.
+PendingOutput UseOf(const StepRow& row, const OutputRef& ref) {
+  using Use = PendingOutput::Use;
+  if (ref.token + 1 < row.plan->query_len) return {ref.row, Use::kPromptLogprob};
+  const uint32_t next = row.plan->position + ref.token + 1;
+  const bool inside = row.wants_prompt_logprobs() && next < row.sequence->spec.num_prompt_tokens;
+  return {ref.row, inside ? Use::kCarry : Use::kSample};
+}
+
+SampleOrder OrderOf(const StepRow& row, const OutputRef& ref, PendingOutput::Use use) {
+  const NewSequence& spec = row.sequence->spec;
+  SampleOrder order;
+  order.params = &spec.sampling;
+  order.slot = spec.slot.value;
+  order.seed = spec.seed;
+  order.sample_index = spec.sample_index;
+  order.position = row.plan->position + ref.token + 1;
+  switch (use) {
+    case PendingOutput::Use::kSample:
+      order.num_outputs = order.position - spec.num_prompt_tokens;
+      order.num_top = spec.sampling.logprobs;
+      break;
+    case PendingOutput::Use::kPromptLogprob:
+      order.given = row.tokens[ref.token + 1];
+      order.num_top = spec.sampling.prompt_logprobs;
+      break;
+    case PendingOutput::Use::kCarry:
+      order.keep_logits = true;
+      break;
+  }
+  return order;
 }
 
 }  // namespace
@@ -30,6 +59,7 @@ WorkerRuntime::WorkerRuntime(StepModel& model, Communicator& communicator)
       adapter_pages_(model.info().geometry.num_pages, false) {}
 
 absl::StatusOr<AttachReport> WorkerRuntime::Attach(const Epoch& epoch, const GroupLimits& limits) {
+  while (!running_.empty()) RETURN_IF_ERROR(Finish().status());
   sequences_.clear();
   limits_ = limits;
   max_outputs_ = static_cast<int>(
@@ -37,8 +67,10 @@ absl::StatusOr<AttachReport> WorkerRuntime::Attach(const Epoch& epoch, const Gro
   const int context = model_.info().max_position;
   const int length =
       limits.max_model_len == 0 ? context : std::min<int>(context, limits.max_model_len);
-  RETURN_IF_ERROR(
-      model_.Prepare(static_cast<int>(limits.max_num_batched_tokens), max_outputs_, length));
+  const int seqs = static_cast<int>(limits.max_num_seqs);
+  RETURN_IF_ERROR(model_.Prepare(
+      {static_cast<int>(limits.max_num_batched_tokens), seqs, max_outputs_, length, seqs},
+      static_cast<int>(limits.max_logprobs)));
   return AttachReport{epoch, model_.info().geometry, model_.info().compute_dtype, adapters_.List()};
 }
 
@@ -46,7 +78,7 @@ PlanContext WorkerRuntime::Context() const {
   return {&sequences_, &adapters_, &adapter_pages_, model_.info(), limits_};
 }
 
-absl::StatusOr<Completion> WorkerRuntime::Execute(const Command& command) {
+absl::StatusOr<std::optional<Completion>> WorkerRuntime::Start(const Command& command) {
   Completion completion{command.id, absl::OkStatus(), {}};
   if (const auto* step = std::get_if<StepPlan>(&command.kind)) return Step(command.id, *step);
   if (const auto* load = std::get_if<LoadAdapter>(&command.kind)) completion.outcome = Load(*load);
@@ -84,43 +116,55 @@ void WorkerRuntime::MarkPages(const std::vector<PageId>& pages, bool held) {
   for (const PageId page : pages) adapter_pages_[page.value] = held;
 }
 
-absl::StatusOr<Completion> WorkerRuntime::Step(CommandId id, const StepPlan& plan) {
-  const auto start = std::chrono::steady_clock::now();
+absl::StatusOr<std::optional<Completion>> WorkerRuntime::Step(CommandId id, const StepPlan& plan) {
+  const Clock::time_point start = Clock::now();
   if (absl::Status refused = CheckPlan(plan, Context()); !refused.ok()) {
     return Completion{id, std::move(refused), {}};
   }
   const std::vector<StepRow> rows = TakeRows(plan);
-  Completion completion{id, absl::OkStatus(), {}};
-  if (!rows.empty()) {
-    const std::vector<StepBatch> batches =
-        CutIntoBatches(rows, adapters_, model_.info().geometry.page_tokens, max_outputs_);
-    std::vector<RowResult> results(rows.size());
-    last_step_ = {};
-    last_step_.requests = static_cast<uint32_t>(rows.size());
-    last_step_.distinct_adapters = CountDistinctAdapters(batches);
-    RETURN_IF_ERROR(RunBatches(batches, rows, results));
-    RETURN_IF_ERROR(ShareTokens(rows, results));
-    for (size_t i = 0; i < rows.size(); ++i) {
-      last_step_.tokens += rows[i].plan->query_len;
-      last_step_.prefill_rows += rows[i].plan->tokens.empty() ? 0 : 1;
-      if (communicator_.rank() != 0 || rows[i].plan->output == RowOutput::kNone) continue;
-      results[i].slot = rows[i].plan->slot;
-      completion.step.rows.push_back(std::move(results[i]));
-    }
-    completion.step.distinct_adapters = last_step_.distinct_adapters;
+  if (rows.empty()) return Completion{id, absl::OkStatus(), {{}, Micros(Clock::now() - start)}};
+  PendingStep step = MakePending(id, rows);
+  step.start = start;
+  TakeCarriedLogits(rows, step);
+  const std::vector<StepBatch> batches =
+      CutIntoBatches(rows, adapters_, model_.info().geometry.page_tokens, max_outputs_);
+  step.facts.distinct_adapters = CountDistinctAdapters(batches);
+  // Scoring a prompt takes several batches, and leaves logits for the next chunk: one step alone.
+  const bool scores = std::any_of(rows.begin(), rows.end(),
+                                  [](const StepRow& row) { return row.wants_prompt_logprobs(); });
+  if (scores) {
+    for (PendingStep& earlier : running_) RETURN_IF_ERROR(CollectOutcomes(earlier));
   }
-  completion.step.duration_us = MicrosSince(start);
-  if (!rows.empty()) last_step_.duration_us = completion.step.duration_us;
+  for (const StepBatch& batch : batches) {
+    RETURN_IF_ERROR(Enqueue(batch, rows, step));
+    if (scores) RETURN_IF_ERROR(CollectOutcomes(step));
+  }
+  running_.push_back(std::move(step));
+  if (model_.asynchronous()) return std::nullopt;
+  ASSIGN_OR_RETURN(Completion completion, Finish());
   return completion;
+}
+
+PendingStep WorkerRuntime::MakePending(CommandId id, const std::vector<StepRow>& rows) const {
+  PendingStep step;
+  step.id = id;
+  step.facts.requests = static_cast<uint32_t>(rows.size());
+  for (uint32_t i = 0; i < rows.size(); ++i) {
+    step.facts.tokens += rows[i].plan->query_len;
+    step.facts.prefill_rows += rows[i].plan->tokens.empty() ? 0 : 1;
+    step.results.emplace_back().slot = rows[i].plan->slot;
+    step.wanted.push_back(rows[i].plan->output);
+    if (rows[i].samples()) step.sampling.push_back(i);
+  }
+  return step;
 }
 
 // Nothing can fail from here on: the plan was checked.
 std::vector<StepRow> WorkerRuntime::TakeRows(const StepPlan& plan) {
   for (const NewSequence& s : plan.new_sequences) {
     Sequence& sequence = sequences_.emplace(s.slot, Sequence(s)).first->second;
-    for (size_t i = 0; i < s.cached_tokens.size(); ++i) {
-      sequence.Count(static_cast<uint32_t>(i), s.cached_tokens[i]);
-    }
+    model_.sampler().Begin(s.slot.value, NeedsCounts(s.sampling));
+    CountTokens(sequence, 0, s.cached_tokens);
   }
   std::vector<StepRow> rows;
   rows.reserve(plan.rows.size());
@@ -128,89 +172,115 @@ std::vector<StepRow> WorkerRuntime::TakeRows(const StepPlan& plan) {
     Sequence& sequence = sequences_.at(row.slot);
     for (const PageId page : row.pages) sequence.page_table.push_back(page.value);
     StepRow& taken = rows.emplace_back(StepRow{&row, &sequence, row.tokens});
-    if (taken.tokens.empty()) taken.tokens = {*sequence.sampled};
-    for (uint32_t i = 0; i < row.query_len; ++i) sequence.Count(row.position + i, taken.tokens[i]);
+    CountTokens(sequence, row.position, row.tokens);
+    if (taken.tokens.empty()) taken.tokens = {LastTokenOf(row.slot.value)};
     sequence.started = true;
-    sequence.sampled.reset();
     sequence.num_computed = row.position + row.query_len;
+    sequence.has_sampled = taken.samples();
+    // The sampler counts what it samples.
+    if (taken.samples()) sequence.num_counted = sequence.num_computed + 1;
   }
   return rows;
 }
 
-absl::Status WorkerRuntime::RunBatches(const std::vector<StepBatch>& batches,
-                                       const std::vector<StepRow>& rows,
-                                       std::vector<RowResult>& results) {
-  const size_t vocab = model_.info().vocab_size;
-  if (communicator_.rank() == 0) {
-    // The first token of a chunk was predicted by the chunk before.
-    for (size_t i = 0; i < rows.size(); ++i) {
-      const std::vector<float> logits = std::exchange(rows[i].sequence->carried_logits, {});
-      if (rows[i].wants_prompt_logprobs() && !logits.empty()) {
-        results[i].prompt_logprobs.push_back(sampler_.Logprob(
-            logits, rows[i].tokens[0], rows[i].sequence->spec.sampling.prompt_logprobs));
-      }
-    }
+// tokens [n] from `position` on, those counted already left out.
+void WorkerRuntime::CountTokens(Sequence& sequence, uint32_t position,
+                                std::span<const int32_t> tokens) {
+  const uint32_t end = position + static_cast<uint32_t>(tokens.size());
+  const uint32_t begin = std::min(std::max(position, sequence.num_counted), end);
+  const uint32_t outputs = std::clamp(sequence.spec.num_prompt_tokens, begin, end);
+  const uint32_t slot = sequence.spec.slot.value;
+  model_.sampler().Count(slot, tokens.subspan(begin - position, outputs - begin), false);
+  model_.sampler().Count(slot, tokens.subspan(outputs - position), true);
+  sequence.num_counted = std::max(sequence.num_counted, end);
+}
+
+void WorkerRuntime::TakeCarriedLogits(const std::vector<StepRow>& rows, PendingStep& step) {
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const std::vector<float> logits = std::exchange(rows[i].sequence->carried_logits, {});
+    if (!rows[i].wants_prompt_logprobs() || logits.empty()) continue;
+    step.results[i].prompt_logprobs.push_back(
+        LogprobOf(logits, rows[i].tokens[0], rows[i].sequence->spec.sampling.prompt_logprobs));
   }
-  for (const StepBatch& batch : batches) {
-    ASSIGN_OR_RETURN(const std::span<const float> logits, model_.Forward(batch.forward));
-    last_step_.lora_shrink.Add(model_.last_forward().ops.lora_shrink);
-    last_step_.lora_expand.Add(model_.last_forward().ops.lora_expand);
-    if (communicator_.rank() != 0) continue;
-    for (size_t i = 0; i < batch.outputs.size(); ++i) {
-      const OutputRef& output = batch.outputs[i];
-      TakeLogits(logits.subspan(i * vocab, vocab), rows[output.row], output.token,
-                 results[output.row]);
-    }
+}
+
+absl::Status WorkerRuntime::Enqueue(const StepBatch& batch, const std::vector<StepRow>& rows,
+                                    PendingStep& step) {
+  ASSIGN_OR_RETURN(const float* logits, model_.Forward(batch.forward));
+  step.facts.lora_shrink.Add(model_.last_forward().ops.lora_shrink);
+  step.facts.lora_expand.Add(model_.last_forward().ops.lora_expand);
+  step.outputs.clear();
+  if (communicator_.rank() != 0 || batch.outputs.empty()) return absl::OkStatus();
+  std::vector<SampleOrder> orders;
+  for (const OutputRef& ref : batch.outputs) {
+    const PendingOutput output = UseOf(rows[ref.row], ref);
+    step.outputs.push_back(output);
+    orders.push_back(OrderOf(rows[ref.row], ref, output.use));
   }
+  return model_.sampler().Sample(logits, orders);
+}
+
+absl::Status WorkerRuntime::CollectOutcomes(PendingStep& step) {
+  const std::vector<PendingOutput> outputs = std::exchange(step.outputs, {});
+  if (outputs.empty()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const std::span<const SampleOutcome> outcomes, model_.sampler().Collect());
+  for (size_t i = 0; i < outputs.size(); ++i) TakeOutcome(outputs[i], outcomes[i], step);
   return absl::OkStatus();
 }
 
-void WorkerRuntime::TakeLogits(std::span<const float> logits, const StepRow& row, uint32_t token,
-                               RowResult& result) {
-  const NewSequence& spec = row.sequence->spec;
-  const uint32_t next = row.plan->position + token + 1;
-  const bool last = token + 1 == row.plan->query_len;
-  result.nonfinite |= !Sampler::AllFinite(logits);
-  if (row.wants_prompt_logprobs() && next < spec.num_prompt_tokens) {
-    if (last) {
-      row.sequence->carried_logits.assign(logits.begin(), logits.end());
-    } else {
-      result.prompt_logprobs.push_back(
-          sampler_.Logprob(logits, row.tokens[token + 1], spec.sampling.prompt_logprobs));
-    }
-  }
-  if (!last || !row.samples()) return;
-  const int32_t sampled = sampler_.Sample(logits, {.params = &spec.sampling,
-                                                   .counts = &row.sequence->counts,
-                                                   .seed = spec.seed,
-                                                   .sample_index = spec.sample_index,
-                                                   .position = next,
-                                                   .num_outputs = next - spec.num_prompt_tokens});
-  if (sampled == kNoToken) {
-    result.nonfinite = true;
-    return;
-  }
-  result.tokens = {sampled};
-  if (spec.sampling.logprobs >= 0) {
-    result.logprobs = {sampler_.Logprob(logits, sampled, spec.sampling.logprobs)};
+void WorkerRuntime::TakeOutcome(const PendingOutput& output, const SampleOutcome& outcome,
+                                PendingStep& step) {
+  RowResult& result = step.results[output.row];
+  result.nonfinite |= outcome.nonfinite;
+  switch (output.use) {
+    case PendingOutput::Use::kPromptLogprob:
+      result.prompt_logprobs.push_back(outcome.logprob);
+      break;
+    case PendingOutput::Use::kCarry:
+      if (const auto sequence = sequences_.find(result.slot); sequence != sequences_.end()) {
+        sequence->second.carried_logits = outcome.logits;
+      }
+      break;
+    case PendingOutput::Use::kSample:
+      if (outcome.token == kNoToken) break;
+      result.tokens = {outcome.token};
+      if (outcome.logprob.rank > 0) result.logprobs = {outcome.logprob};
+      break;
   }
 }
 
-absl::Status WorkerRuntime::ShareTokens(const std::vector<StepRow>& rows,
-                                        const std::vector<RowResult>& results) {
-  std::vector<int32_t> tokens;
-  for (size_t i = 0; i < rows.size(); ++i) {
-    if (!rows[i].samples()) continue;
-    tokens.push_back(results[i].tokens.empty() ? kNoToken : results[i].tokens[0]);
+absl::StatusOr<Completion> WorkerRuntime::Finish() {
+  PendingStep step = std::move(running_.front());
+  running_.pop_front();
+  RETURN_IF_ERROR(CollectOutcomes(step));
+  RETURN_IF_ERROR(ShareTokens(step));
+  const Clock::time_point now = Clock::now();
+  // A step that was enqueued behind another began when that one ended.
+  step.facts.duration_us = Micros(now - std::max(step.start, finished_));
+  finished_ = now;
+  last_step_ = step.facts;
+  Completion completion{step.id, absl::OkStatus(), {}};
+  completion.step.duration_us = step.facts.duration_us;
+  completion.step.distinct_adapters = step.facts.distinct_adapters;
+  if (communicator_.rank() != 0) return completion;
+  for (size_t i = 0; i < step.results.size(); ++i) {
+    if (step.wanted[i] == RowOutput::kNone) continue;
+    completion.step.rows.push_back(std::move(step.results[i]));
   }
-  if (tokens.empty()) return absl::OkStatus();
+  return completion;
+}
+
+absl::Status WorkerRuntime::ShareTokens(const PendingStep& step) {
+  if (communicator_.size() == 1 || step.sampling.empty()) return absl::OkStatus();
+  std::vector<int32_t> tokens;
+  for (const uint32_t row : step.sampling) {
+    tokens.push_back(step.results[row].tokens.empty() ? kNoToken : step.results[row].tokens[0]);
+  }
   RETURN_IF_ERROR(communicator_.Broadcast(std::as_writable_bytes(std::span(tokens)), 0));
-  auto next = tokens.begin();
-  for (const StepRow& row : rows) {
-    if (!row.samples()) continue;
-    const int32_t token = *next++;
-    row.sequence->sampled = token == kNoToken ? kStandInToken : token;
-    if (token != kNoToken) row.sequence->Count(row.sequence->num_computed, token);
+  if (communicator_.rank() == 0) return absl::OkStatus();
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    model_.sampler().SetLast(step.results[step.sampling[i]].slot.value,
+                             tokens[i] == kNoToken ? kStandInToken : tokens[i]);
   }
   return absl::OkStatus();
 }

@@ -1,7 +1,10 @@
 // Executes the commands of a group on one tp_rank.
 #pragma once
 
-#include <memory>
+#include <chrono>
+#include <deque>
+#include <optional>
+#include <span>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -9,21 +12,12 @@
 #include "worker/lora/adapter_table.h"
 #include "worker/parallel/communicator.h"
 #include "worker/runtime/batch_plan.h"
+#include "worker/runtime/pending_step.h"
 #include "worker/runtime/plan_check.h"
 #include "worker/runtime/sequence.h"
 #include "worker/runtime/step_model.h"
 
 namespace rootstock {
-
-// Of the last StepPlan with rows, for metrics.
-struct StepFacts {
-  uint32_t tokens = 0;
-  uint32_t requests = 0;
-  uint32_t prefill_rows = 0;  // with explicit tokens
-  uint32_t distinct_adapters = 0;
-  uint64_t duration_us = 0;
-  LoraKernelStats lora_shrink, lora_expand;  // of all its forward passes
-};
 
 // Every tp_rank gets the same commands in the same order and holds the same state: slots, page
 // tables, resident adapters. tp_rank 0 samples and broadcasts the ids. *Step thread only.*
@@ -32,36 +26,47 @@ class WorkerRuntime {
   // Borrowed; both outlive the runtime.
   WorkerRuntime(StepModel& model, Communicator& communicator);
 
-  // Forgets all sequences; adapters stay. An error (no memory for the limits) ends the process.
+  // Waits for what runs, then forgets all sequences; adapters stay. An error (no memory for the
+  // limits) ends the process.
   absl::StatusOr<AttachReport> Attach(const Epoch& epoch, const GroupLimits& limits);
 
   // A command that this rank refuses completes with an error and changes nothing. The outer error
-  // means that the group is broken: leave and end the process. Rows of the result on tp_rank 0.
-  absl::StatusOr<Completion> Execute(const Command& command);
+  // means that the group is broken: leave and end the process. Rows of the result on tp_rank 0. A
+  // Step of an asynchronous model is left running: nothing is returned, Finish completes it.
+  absl::StatusOr<std::optional<Completion>> Start(const Command& command);
+  // Waits for the oldest Step that runs. Call it only while num_running() > 0.
+  absl::StatusOr<Completion> Finish();
+  size_t num_running() const { return running_.size(); }
+  // Calls `done`, on any thread, when the Step that was started last has run.
+  void NotifyWhenDone(std::function<void()> done) { model_.NotifyWhenDone(std::move(done)); }
 
   // Another tp_rank failed a command that succeeded here: its effects go.
   void Abandon(const Command& command);
 
+  // Of the Step that completed last.
   const StepFacts& last_step() const { return last_step_; }
   size_t num_sequences() const { return sequences_.size(); }
   size_t num_adapters() const { return adapters_.size(); }
 
  private:
   PlanContext Context() const;
-  absl::StatusOr<Completion> Step(CommandId id, const StepPlan& plan);
+  absl::StatusOr<std::optional<Completion>> Step(CommandId id, const StepPlan& plan);
   absl::Status Load(const LoadAdapter& load);
   void Release(const ReleaseSlots& release);
   void Drop(const Digest& digest);
   void MarkPages(const std::vector<PageId>& pages, bool held);
 
   std::vector<StepRow> TakeRows(const StepPlan& plan);
-  absl::Status RunBatches(const std::vector<StepBatch>& batches, const std::vector<StepRow>& rows,
-                          std::vector<RowResult>& results);
-  // tp_rank 0: looks at one row of logits.
-  void TakeLogits(std::span<const float> logits, const StepRow& row, uint32_t token,
-                  RowResult& result);
+  void CountTokens(Sequence& sequence, uint32_t position, std::span<const int32_t> tokens);
+  PendingStep MakePending(CommandId id, const std::vector<StepRow>& rows) const;
+  // tp_rank 0: the first token of a chunk was predicted by the chunk before.
+  void TakeCarriedLogits(const std::vector<StepRow>& rows, PendingStep& step);
+  absl::Status Enqueue(const StepBatch& batch, const std::vector<StepRow>& rows, PendingStep& step);
+  // The outcomes of the orders of `step` that were enqueued last, on tp_rank 0.
+  absl::Status CollectOutcomes(PendingStep& step);
+  void TakeOutcome(const PendingOutput& output, const SampleOutcome& outcome, PendingStep& step);
   // Every rank ends with the ids that tp_rank 0 sampled.
-  absl::Status ShareTokens(const std::vector<StepRow>& rows, const std::vector<RowResult>& results);
+  absl::Status ShareTokens(const PendingStep& step);
 
   StepModel& model_;
   Communicator& communicator_;
@@ -70,7 +75,8 @@ class WorkerRuntime {
   SequenceTable sequences_;
   AdapterTable adapters_;
   std::vector<bool> adapter_pages_;  // [num_pages]
-  Sampler sampler_;
+  std::deque<PendingStep> running_;
+  std::chrono::steady_clock::time_point finished_;  // when the step before ended
   StepFacts last_step_;
 };
 

@@ -14,6 +14,7 @@ class RuntimeTest : public testing::Test {
  protected:
   std::unique_ptr<ThreadCommunicator> self_ = ThreadCommunicator::Self();
   Rank rank_{*self_};
+  uint64_t finished_ = 0;
 };
 
 TEST_F(RuntimeTest, ChunksThenTheTokenSampledLast) {
@@ -223,6 +224,47 @@ TEST_F(RuntimeTest, AttachForgetsSequences) {
   EXPECT_EQ(rank_.runtime.num_sequences(), 0u);
   EXPECT_FALSE(rank_.Run(StepPlan{{}, {Row(0, 2, {}, {})}}).outcome.ok());
   rank_.Step({{MakeSequence(0, 2, Greedy())}, {Row(0, 0, {5, 6}, Pages({1}))}});
+}
+
+// A step is started behind the one that runs, before anybody knows its tokens; a slot may be
+// released and taken again meanwhile.
+TEST_F(RuntimeTest, StepsLeftRunningFinishInTurn) {
+  rank_.model.leaves_running = true;
+  uint64_t id = 100;
+  const auto start = [&](StepPlan plan) {
+    const auto completion = rank_.runtime.Start({CommandId(++id), {1, 1}, std::move(plan)});
+    ASSERT_TRUE(completion.ok()) << completion.status();
+    EXPECT_FALSE(completion->has_value());
+  };
+  const auto finish = [&] {
+    const auto completion = rank_.runtime.Finish();
+    EXPECT_TRUE(completion.ok()) << completion.status();
+    EXPECT_EQ(completion->id.value, 100 + ++finished_);
+    return completion->step;
+  };
+  const Tokens a = Prompt(4), b = {9, 8, 7};
+  start({{MakeSequence(0, 4, Greedy()), MakeSequence(1, 3, Greedy())},
+         {Row(0, 0, a, Pages({1, 2})), Row(1, 0, b, Pages({3, 4}))}});
+  start({{}, {Row(0, 4, {}, {}), Row(1, 3, {}, {})}});
+  EXPECT_EQ(rank_.runtime.num_running(), 2u);
+  EXPECT_TRUE(rank_.Run(ReleaseSlots{{SequenceSlot(1)}}).outcome.ok());
+  StepResult r = finish();
+  Tokens got = r.rows.at(0).tokens, other = r.rows.at(1).tokens;
+  start({{MakeSequence(1, 4, Greedy())}, {Row(1, 0, a, Pages({5, 6})), Row(0, 5, {}, {})}});
+  r = finish();
+  got.push_back(r.rows.at(0).tokens.at(0));
+  other.push_back(r.rows.at(1).tokens.at(0));
+  r = finish();
+  got.push_back(r.rows.at(1).tokens.at(0));
+  EXPECT_EQ(got, Oracle(a, 3));
+  EXPECT_EQ(other, Oracle(b, 2));
+  EXPECT_EQ(r.rows.at(0).slot.value, 1u);
+  EXPECT_EQ(r.rows.at(0).tokens, Oracle(a, 1));
+  EXPECT_EQ(rank_.runtime.num_running(), 0u);
+  // An attach waits for what runs.
+  start({{}, {Row(0, 6, {}, {})}});
+  EXPECT_TRUE(rank_.runtime.Attach({2, 1}, {100, 8, 64, 20}).ok());
+  EXPECT_EQ(rank_.runtime.num_running(), 0u);
 }
 
 TEST_F(RuntimeTest, TickDoesNothing) {

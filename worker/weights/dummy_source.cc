@@ -34,8 +34,9 @@ class DummySource : public WeightSource {
     std::memcpy(&key, digest.bytes.data(), sizeof(key));
     key ^= Mix(seed_);
     const float spread = std::sqrt(3.0f / static_cast<float>(tensor.cols));
-    size_t at = 0;
+#pragma omp parallel for
     for (int r = rows.begin; r < rows.end; ++r) {
+      size_t at = static_cast<size_t>(r - rows.begin) * cols.size();
       for (int c = cols.begin; c < cols.end; ++c, ++at) {
         const uint64_t bits = Mix(key + static_cast<uint64_t>(r) * tensor.cols + c);
         const float unit = static_cast<float>(bits >> 40) * 0x1p-23f - 1.0f;  // [-1, 1)

@@ -1,11 +1,17 @@
 #include "worker/weights/weight_loader.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 
 namespace rootstock {
+namespace {
+
+constexpr size_t kStagedBytes = size_t{64} << 20;  // of one step to a device of its own memory
+
+}  // namespace
 
 WeightLoader::WeightLoader(const ModelSpec& spec, const TpPlan& tp, int tp_rank, Device& device,
                            const LoadOptions& options, WeightSource& source)
@@ -147,9 +153,21 @@ absl::Status WeightLoader::ReadAll() {
   uint64_t total = 0;
   for (const Slice& slice : slices_) total += bytes(slice);
   for (const Slice& slice : slices_) {
-    source_.Read(slice.tensor, slice.rows, slice.cols, slice.dtype, slice.out);
-    weights_->bytes_read_ += bytes(slice);
-    if (options_.progress) options_.progress(weights_->bytes_read_, total);
+    const size_t row_bytes = slice.cols.size() * DTypeBytes(slice.dtype);
+    const int step =
+        std::max<int>(1, static_cast<int>(kStagedBytes / std::max<size_t>(row_bytes, 1)));
+    std::byte* out = slice.out;
+    for (int begin = slice.rows.begin; begin < slice.rows.end; begin += step) {
+      Slice piece = slice;
+      piece.rows = {begin, std::min(begin + step, slice.rows.end)};
+      const size_t piece_bytes = piece.rows.size() * row_bytes;
+      ASSIGN_OR_RETURN(std::byte * staged, device_.Stage(out, piece_bytes));
+      source_.Read(piece.tensor, piece.rows, piece.cols, piece.dtype, staged);
+      RETURN_IF_ERROR(device_.WriteBack());
+      out += piece_bytes;
+      weights_->bytes_read_ += bytes(piece);
+      if (options_.progress) options_.progress(weights_->bytes_read_, total);
+    }
   }
   return absl::OkStatus();
 }

@@ -1,0 +1,59 @@
+#!/usr/bin/env python3
+"""Writes random PEFT adapters on all seven projections of a Llama-like config.json, for benchmarks.
+
+Needs torch and safetensors: python3 make_adapters.py MODEL_DIR OUT_DIR --count 8 --rank 16
+"""
+
+import argparse
+import json
+import pathlib
+
+import torch
+from safetensors.torch import save_file
+
+
+def shapes(config):
+    hidden, ffn = config["hidden_size"], config["intermediate_size"]
+    head_dim = config.get("head_dim") or hidden // config["num_attention_heads"]
+    q = config["num_attention_heads"] * head_dim
+    kv = config["num_key_value_heads"] * head_dim
+    return {
+        "self_attn.q_proj": (hidden, q), "self_attn.k_proj": (hidden, kv),
+        "self_attn.v_proj": (hidden, kv), "self_attn.o_proj": (q, hidden),
+        "mlp.gate_proj": (hidden, ffn), "mlp.up_proj": (hidden, ffn),
+        "mlp.down_proj": (ffn, hidden),
+    }
+
+
+def tensors(config, rank, generator):
+    out = {}
+    for layer in range(config["num_hidden_layers"]):
+        for module, (inputs, outputs) in shapes(config).items():
+            prefix = f"base_model.model.model.layers.{layer}.{module}.lora_"
+            a = torch.randn(rank, inputs, generator=generator) / inputs**0.5
+            b = torch.randn(outputs, rank, generator=generator) * 0.05
+            out[prefix + "A.weight"] = a.to(torch.bfloat16)
+            out[prefix + "B.weight"] = b.to(torch.bfloat16)
+    return out
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model", type=pathlib.Path)
+    parser.add_argument("out", type=pathlib.Path)
+    parser.add_argument("--count", type=int, default=8)
+    parser.add_argument("--rank", type=int, default=16)
+    args = parser.parse_args()
+    config = json.loads((args.model / "config.json").read_text())
+    for i in range(args.count):
+        folder = args.out / f"a{i}"
+        folder.mkdir(parents=True, exist_ok=True)
+        generator = torch.Generator().manual_seed(i)
+        save_file(tensors(config, args.rank, generator), folder / "adapter_model.safetensors")
+        (folder / "adapter_config.json").write_text(json.dumps({
+            "peft_type": "LORA", "r": args.rank, "lora_alpha": args.rank,
+            "target_modules": [m.split(".")[1] for m in shapes(config)]}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+// A GPU as a device.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <memory>
+#include <string>
+
+#include "worker/device/device.h"
+
+namespace rootstock {
+
+// `what` failed with `error`: RESOURCE_EXHAUSTED/no_memory or INTERNAL; OK for cudaSuccess.
+absl::Status CudaStatus(cudaError_t error, const std::string& what);
+
+// One stream for a tp_rank's steps and copies. *Step thread only.*
+class CudaDevice : public Device {
+ public:
+  // FAILED_PRECONDITION when there is no GPU `index`, or the driver is too old for this build, with
+  // both versions.
+  static absl::StatusOr<std::unique_ptr<CudaDevice>> Create(int index);
+  ~CudaDevice() override;
+
+  std::string name() const override { return name_; }
+  bool host_addressable() const override { return false; }
+  absl::StatusOr<DeviceBuffer> Allocate(size_t bytes, const std::string& purpose) override;
+  absl::StatusOr<std::byte*> Stage(std::byte* to, size_t bytes) override;
+  absl::Status WriteBack() override;
+  absl::Status Read(const void* from, std::span<std::byte> out) override;
+  void NotifyWhenDone(std::function<void()> done) override;
+
+  cudaStream_t stream() const { return stream_; }
+  static absl::StatusOr<uint64_t> FreeBytes(int index);
+
+ private:
+  // Pinned memory for one Stage; two of them, so that one is filled while the other is copied.
+  struct Staging {
+    void* data = nullptr;
+    size_t bytes = 0;
+    cudaEvent_t copied = nullptr;
+  };
+
+  CudaDevice() = default;
+
+  std::string name_;
+  cudaStream_t stream_ = nullptr;
+  cudaStream_t notify_stream_ = nullptr;
+  cudaEvent_t notify_event_ = nullptr;
+  Staging staging_[2];
+  int next_staging_ = 0;
+  std::byte* staged_to_ = nullptr;
+  size_t staged_bytes_ = 0;
+};
+
+}  // namespace rootstock

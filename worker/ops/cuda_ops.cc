@@ -1,0 +1,229 @@
+#include "worker/ops/cuda_ops.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "kernels/activation/activation_cuda.h"
+#include "kernels/norm/norm_cuda.h"
+#include "kernels/rope/rope_cuda.h"
+
+namespace rootstock {
+namespace {
+
+namespace cuda = kernels::cuda;
+
+cuda::Type TypeOf(DType type) {
+  return type == DType::kBF16 ? cuda::Type::kBF16 : cuda::Type::kF32;
+}
+
+cuda::LoraTargets TargetsOf(const LoraDelta& lora) {
+  cuda::LoraTargets out;
+  out.layer = lora.layer;
+  out.count = lora.num_targets;
+  out.in = lora.in;
+  for (int i = 0; i < lora.num_targets; ++i) {
+    out.module[i] = static_cast<int>(lora.targets[i].module);
+    out.column[i] = lora.targets[i].column;
+    out.features[i] = lora.targets[i].features;
+  }
+  return out;
+}
+
+cuda::HeadShape HeadsOf(const AttentionShape& shape) {
+  return {shape.num_heads, shape.num_kv_heads, shape.head_dim};
+}
+
+}  // namespace
+
+CudaOps::CudaOps(CudaDevice& device, DType compute_type, const PagedMemory& memory,
+                 const TokenSampler& sampler, std::shared_ptr<cuda::Linear> linear)
+    : device_(device),
+      compute_type_(compute_type),
+      type_(TypeOf(compute_type)),
+      memory_(memory),
+      sampler_(sampler),
+      linear_(std::move(linear)) {}
+
+CudaOps::~CudaOps() { DropGraphs(); }
+
+void CudaOps::Check(const std::string& what, const std::string& error) {
+  if (error.empty() || !error_.ok()) return;
+  error_ = MakeError(absl::StatusCode::kInternal, Reason::kInternal, what, "cuda", error);
+}
+
+absl::Status CudaOps::Enter(const StepSizes& sizes, int max_q_len, int max_kv_len) {
+  error_ = absl::OkStatus();
+  sizes_ = sizes;
+  arrays_ = step_->DeviceArrays(sizes);
+  lora_.slab = memory_.slab;
+  lora_.type = type_;
+  lora_.num_groups = arrays_.num_groups;
+  lora_.groups = arrays_.groups;
+  lora_.tokens = arrays_.members;
+  lora_.rows = arrays_.lora_rows;
+  lora_.row_of = arrays_.row_of;
+  lora_.tiles = arrays_.tiles;
+  lora_.max_tiles = cuda::MaxLoraTiles(sizes.tokens, sizes.groups);
+  lora_.max_groups = sizes.groups;
+  lora_.max_members = sizes.members;
+  lora_.v = lora_v_.as<float>();
+  lora_.v_floats = lora_v_.bytes() / sizeof(float);
+  cuda::AttentionBatch batch;
+  batch.host = step_->host().attention();
+  batch.device = arrays_.attention();
+  batch.num_rows = sizes.rows;
+  batch.num_tokens = sizes.tokens;
+  batch.max_q_len = max_q_len;
+  batch.max_kv_len = max_kv_len;
+  Check("attention", attention_->Plan(batch, device_.stream()));
+  return error_;
+}
+
+absl::Status CudaOps::BeginStep(const StepView& step) {
+  stats_ = {};
+  StepSizes sizes{static_cast<int>(step.token_ids.size()), static_cast<int>(step.rows.size()),
+                  static_cast<int>(step.output_tokens.size()), static_cast<int>(step.groups.size()),
+                  0};
+  for (const LoraGroup& group : step.groups) sizes.members += static_cast<int>(group.tokens.size());
+  int max_q_len = 0, max_kv_len = 0;
+  for (const SequenceView& row : step.rows) {
+    max_q_len = std::max(max_q_len, row.num_tokens);
+    max_kv_len = std::max(max_kv_len, row.start_position + row.num_tokens);
+  }
+  graph_ = FindGraph(step, sizes);
+  if (graph_ != nullptr) {
+    sizes = graph_->sizes;
+    max_kv_len = limits_.max_positions;
+  }
+  RETURN_IF_ERROR(step_->Fill(step, sizes, memory_.page_tokens));
+  return Enter(sizes, max_q_len, max_kv_len);
+}
+
+absl::Status CudaOps::Run(const std::function<absl::Status()>& forward) {
+  if (graph_ == nullptr) return forward();
+  stats_.lora_shrink.segments += sizes_.groups > 0 ? 1 : 0;
+  return CudaStatus(cudaGraphLaunch(graph_->exec, device_.stream()), "step");
+}
+
+absl::StatusOr<OpsStepStats> CudaOps::EndStep() {
+  RETURN_IF_ERROR(error_);
+  RETURN_IF_ERROR(CudaStatus(cudaGetLastError(), "step"));
+  return stats_;
+}
+
+cuda::PagedKv CudaOps::LayerKv(int layer, const AttentionShape& shape) const {
+  const size_t layer_bytes = size_t{2} * memory_.page_tokens * shape.num_kv_heads * shape.head_dim *
+                             DTypeBytes(compute_type_);
+  return {memory_.slab, memory_.page_bytes, layer * layer_bytes,
+          static_cast<int>(memory_.page_tokens)};
+}
+
+void CudaOps::Embed(const Matrix& table, int first_id, float* residual) {
+  cuda::EmbedArgs args;
+  args.type = TypeOf(table.dtype);
+  args.table = table.data;
+  args.first_id = first_id;
+  args.table_rows = table.rows;
+  args.ids = arrays_.token_ids;
+  args.last_tokens = sampler_.last_tokens();
+  args.tokens = sizes_.tokens;
+  args.n = table.cols;
+  args.out = residual;
+  cuda::Embed(args, device_.stream());
+}
+
+void CudaOps::AddRmsNorm(float* residual, void* delta, const LoraDelta& lora, const float* weight,
+                         float eps, int n, bool outputs_only, void* out) {
+  cuda::AddNormArgs args;
+  args.type = type_;
+  args.residual = residual;
+  args.delta = delta;
+  args.weight = weight;
+  args.eps = eps;
+  args.n = n;
+  args.tokens = sizes_.tokens;
+  args.rows = outputs_only ? arrays_.output_tokens : nullptr;
+  args.num_rows = outputs_only ? sizes_.outputs : 0;
+  args.out = out;
+  cuda::AddRmsNorm(args, lora_, TargetsOf(lora), device_.stream());
+}
+
+void CudaOps::MatMul(const void* x, int m, const Matrix& w, const float* bias, DType out_type,
+                     void* out) {
+  if (w.dtype != compute_type_) {
+    return Check("linear", absl::StrCat("weights in ", DTypeName(w.dtype), ", activations in ",
+                                        DTypeName(compute_type_)));
+  }
+  cuda::LinearArgs args;
+  args.type = type_;
+  args.x = x;
+  args.m = m;
+  args.w = w.data;
+  args.n = w.rows;
+  args.k = w.cols;
+  args.bias = bias;
+  args.out_type = TypeOf(out_type);
+  args.out = out;
+  Check("linear", linear_->Run(args, device_.stream()));
+}
+
+void CudaOps::Linear(const void* x, const Matrix& w, const float* bias, void* out) {
+  MatMul(x, sizes_.tokens, w, bias, compute_type_, out);
+}
+
+void CudaOps::Head(const void* x, const Matrix& w, float* logits) {
+  MatMul(x, sizes_.outputs, w, nullptr, DType::kF32, logits);
+}
+
+void CudaOps::RopeWriteKv(int layer, const AttentionShape& shape, const RopeAndKv& rope,
+                          const LoraDelta& lora, void* qkv) {
+  cuda::RopeArgs args;
+  args.type = type_;
+  args.qkv = qkv;
+  args.positions = arrays_.positions;
+  args.pages = arrays_.token_pages;
+  args.tokens = sizes_.tokens;
+  args.heads = HeadsOf(shape);
+  args.cos = rope.cos;
+  args.sin = rope.sin;
+  args.q_norm = rope.q_norm;
+  args.k_norm = rope.k_norm;
+  args.eps = rope.eps;
+  args.kv = LayerKv(layer, shape);
+  cuda::RopeWriteKv(args, lora_, TargetsOf(lora), device_.stream());
+}
+
+void CudaOps::Attention(int layer, const AttentionShape& shape, const void* qkv, void* out) {
+  Check("attention", attention_->Run(LayerKv(layer, shape), qkv, out, device_.stream()));
+}
+
+void CudaOps::SiluMul(void* gate_up, const LoraDelta& lora, int n, void* out) {
+  cuda::SiluMulArgs args;
+  args.type = type_;
+  args.gate_up = gate_up;
+  args.n = n;
+  args.tokens = sizes_.tokens;
+  args.out = out;
+  cuda::SiluMul(args, lora_, TargetsOf(lora), device_.stream());
+}
+
+LoraDelta CudaOps::LoraShrink(int layer, std::span<const LoraTarget> targets, int in,
+                              const void* x) {
+  if (sizes_.groups == 0) return {};
+  LoraDelta delta;
+  delta.layer = layer;
+  delta.in = in;
+  delta.num_targets = static_cast<int>(targets.size());
+  std::copy(targets.begin(), targets.end(), delta.targets.begin());
+  cuda::LoraShrink(lora_, TargetsOf(delta), x, sizes_.tokens, device_.stream());
+  ++stats_.lora_shrink.segments;
+  return delta;
+}
+
+void CudaOps::LoraExpand(const LoraDelta& lora, int width, void* out) {
+  if (lora.num_targets == 0) return;
+  cuda::LoraExpand(lora_, TargetsOf(lora), width, out, sizes_.tokens, device_.stream());
+}
+
+}  // namespace rootstock

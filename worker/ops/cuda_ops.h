@@ -1,0 +1,86 @@
+// Ops on a GPU.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/attention/attention_cuda.h"
+#include "kernels/linear/linear_cuda.h"
+#include "kernels/lora/lora_cuda.h"
+#include "worker/device/cuda_device.h"
+#include "worker/ops/cuda_step.h"
+#include "worker/ops/ops.h"
+#include "worker/ops/token_sampler.h"
+
+namespace rootstock {
+
+// Decode steps replay a graph of the next larger batch, one without LoRA and one with it; adapters,
+// pages and lengths are data. Other steps are launched operator by operator. *Step thread only.*
+class CudaOps : public Ops {
+ public:
+  // Borrows device and sampler.
+  CudaOps(CudaDevice& device, DType compute_type, const PagedMemory& memory,
+          const TokenSampler& sampler, std::shared_ptr<kernels::cuda::Linear> linear);
+  ~CudaOps() override;
+
+  DType activation_type() const override { return compute_type_; }
+  absl::Status Prepare(const OpsLimits& limits,
+                       const std::function<absl::Status()>& forward) override;
+  absl::Status BeginStep(const StepView& step) override;
+  int num_tokens() const override { return sizes_.tokens; }
+  int num_outputs() const override { return sizes_.outputs; }
+  absl::Status Run(const std::function<absl::Status()>& forward) override;
+  void Embed(const Matrix& table, int first_id, float* residual) override;
+  void AddRmsNorm(float* residual, void* delta, const LoraDelta& lora, const float* weight,
+                  float eps, int n, bool outputs_only, void* out) override;
+  void Linear(const void* x, const Matrix& w, const float* bias, void* out) override;
+  void Head(const void* x, const Matrix& w, float* logits) override;
+  void RopeWriteKv(int layer, const AttentionShape& shape, const RopeAndKv& rope,
+                   const LoraDelta& lora, void* qkv) override;
+  void Attention(int layer, const AttentionShape& shape, const void* qkv, void* out) override;
+  void SiluMul(void* gate_up, const LoraDelta& lora, int n, void* out) override;
+  LoraDelta LoraShrink(int layer, std::span<const LoraTarget> targets, int in,
+                       const void* x) override;
+  void LoraExpand(const LoraDelta& lora, int width, void* out) override;
+  absl::StatusOr<OpsStepStats> EndStep() override;
+
+ private:
+  struct Graph {
+    StepSizes sizes;
+    cudaGraphExec_t exec = nullptr;
+  };
+
+  void DropGraphs();
+  absl::Status Record(int rows, bool lora, const std::function<absl::Status()>& forward);
+  // The smallest graph that the step fits, or null.
+  const Graph* FindGraph(const StepView& step, const StepSizes& exact) const;
+  // Points the operators at a step of these sizes.
+  absl::Status Enter(const StepSizes& sizes, int max_q_len, int max_kv_len);
+  void MatMul(const void* x, int m, const Matrix& w, const float* bias, DType out_type, void* out);
+  kernels::cuda::PagedKv LayerKv(int layer, const AttentionShape& shape) const;
+  // Keeps the first error of the step.
+  void Check(const std::string& what, const std::string& error);
+
+  CudaDevice& device_;
+  const DType compute_type_;
+  const kernels::cuda::Type type_;
+  const PagedMemory memory_;
+  const TokenSampler& sampler_;
+  const std::shared_ptr<kernels::cuda::Linear> linear_;
+  OpsLimits limits_;
+  std::unique_ptr<CudaStep> step_;
+  std::unique_ptr<kernels::cuda::PagedAttention> attention_;
+  DeviceBuffer lora_v_;
+  std::vector<Graph> graphs_;  // ascending, without LoRA before with it
+
+  StepSizes sizes_;    // of the launch
+  StepArrays arrays_;  // on the device
+  kernels::cuda::LoraStep lora_;
+  const Graph* graph_ = nullptr;  // of this step
+  OpsStepStats stats_;
+  absl::Status error_;
+};
+
+}  // namespace rootstock

@@ -1,0 +1,91 @@
+// What a step's kernels read that changes from step to step: one buffer, one copy.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/attention/attention_cuda.h"
+#include "kernels/lora/lora_cuda.h"
+#include "worker/device/cuda_device.h"
+#include "worker/ops/ops.h"
+
+namespace rootstock {
+
+// Sizes of a launch, pads included.
+struct StepSizes {
+  int tokens = 0;
+  int rows = 0;
+  int outputs = 0;
+  int groups = 0;   // of LoRA; 0: no adapters in this launch
+  int members = 0;  // (token, adapter) pairs
+  friend bool operator==(const StepSizes&, const StepSizes&) = default;
+};
+
+// Pointers into a packed buffer, on the device or its image on the host. Where they lie depends on
+// the sizes alone, so that a recorded launch finds the next step's data at its addresses.
+struct StepArrays {
+  int32_t* num_groups = nullptr;     // [1]
+  int32_t* token_ids = nullptr;      // [tokens]
+  int32_t* positions = nullptr;      // [tokens]
+  uint32_t* token_pages = nullptr;   // [tokens]
+  int32_t* q_begin = nullptr;        // [rows + 1]
+  int32_t* kv_len = nullptr;         // [rows]
+  int32_t* page_begin = nullptr;     // [rows + 1]
+  int32_t* output_tokens = nullptr;  // [outputs]
+  kernels::cuda::LoraGroupEntry* groups = nullptr;
+  int32_t* members = nullptr;                   // tokens [members]
+  kernels::cuda::LoraRow* lora_rows = nullptr;  // [tokens + members]
+  int32_t* row_of = nullptr;                    // [tokens]
+  kernels::cuda::LoraTile* tiles = nullptr;
+  int32_t* page_ids = nullptr;  // [pages]
+  size_t fixed_bytes = 0;       // of all before page_ids
+
+  static StepArrays At(std::byte* base, const StepSizes& sizes);
+  kernels::cuda::AttentionRows attention() const { return {q_begin, kv_len, page_begin, page_ids}; }
+};
+
+// The largest launch, and pages of all its rows together.
+struct StepCapacity {
+  StepSizes sizes;
+  int pages = 0;
+};
+
+// Owns the buffer on the device and its images on the host. *Step thread only.*
+class CudaStep {
+ public:
+  static absl::StatusOr<std::unique_ptr<CudaStep>> Create(CudaDevice& device,
+                                                          const StepCapacity& capacity);
+  ~CudaStep();
+
+  // Packs the step, padded to `sizes`, and enqueues its copy. Pads are tokens of page 0 without KV.
+  absl::Status Fill(const StepView& step, const StepSizes& sizes, uint32_t page_tokens);
+
+  // Of sizes given to Fill, now or at a replay.
+  StepArrays DeviceArrays(const StepSizes& sizes) const {
+    return StepArrays::At(buffer_.data(), sizes);
+  }
+  // The image that the last Fill made; for planning.
+  const StepArrays& host() const { return host_; }
+
+ private:
+  static constexpr int kImages = 3;  // steps whose copies may be under way, and one to fill
+
+  explicit CudaStep(CudaDevice& device) : device_(device) {}
+  absl::Status FillRows(const StepView& step, const StepSizes& sizes, uint32_t page_tokens,
+                        int* pages);
+  void FillLora(const StepView& step, const StepSizes& sizes);
+
+  CudaDevice& device_;
+  StepCapacity capacity_;
+  DeviceBuffer buffer_;
+  std::byte* images_[kImages] = {};
+  cudaEvent_t copied_[kImages] = {};
+  int next_ = 0;
+  StepArrays host_;
+  std::vector<float> scales_;
+};
+
+}  // namespace rootstock
