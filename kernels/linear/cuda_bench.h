@@ -19,7 +19,7 @@ double ReadBandwidth();
 double GraphTime(const std::function<std::string(cudaStream_t)>& enqueue);
 
 // A small kernel as they lie between a layer's GEMMs: a block for each row reads `from.out` and
-// writes `to.x`. dependent: as a dependent launch that lets the next one start.
+// writes `to.x` (from.n ≥ to.k). dependent: as a dependent launch that lets the next one start.
 std::string Between(const LinearArgs& from, const LinearArgs& to, bool dependent,
                     cudaStream_t stream);
 

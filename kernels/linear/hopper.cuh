@@ -53,12 +53,6 @@ __device__ __forceinline__ void LoadBox(uint32_t to, const CUtensorMap* map, int
       : "memory");
 }
 
-__device__ __forceinline__ void PrefetchBox(const CUtensorMap* map, int column, int row) {
-  asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global [%0, {%1, %2}];" ::"l"(map), "r"(column),
-               "r"(row)
-               : "memory");
-}
-
 __device__ __forceinline__ void PrefetchMap(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
@@ -93,16 +87,32 @@ __device__ __forceinline__ void ClusterSync() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-// Four floats at `address` of this block's shared memory, read in that of block `rank`.
-__device__ __forceinline__ float4 LoadRemote(uint32_t address, uint32_t rank) {
+// All threads of the cluster are there; orders nothing.
+__device__ __forceinline__ void ClusterMeet() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
+}
+
+// At `address` of this block's shared memory, but in that of block `rank`.
+__device__ __forceinline__ float LoadRemote(uint32_t address, uint32_t rank) {
+  float v;
+  asm volatile(
+      "{.reg .b32 remote;\n"
+      "mapa.shared::cluster.u32 remote, %1, %2;\n"
+      "ld.shared::cluster.f32 %0, [remote];}\n"
+      : "=f"(v)
+      : "r"(address), "r"(rank));
+  return v;
+}
+
+__device__ __forceinline__ float4 LoadRemoteFour(uint32_t address, uint32_t rank) {
   float4 v;
   asm volatile(
       "{.reg .b32 remote;\n"
       "mapa.shared::cluster.u32 remote, %4, %5;\n"
       "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [remote];}\n"
       : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-      : "r"(address), "r"(rank)
-      : "memory");
+      : "r"(address), "r"(rank));
   return v;
 }
 

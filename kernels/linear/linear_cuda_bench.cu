@@ -79,9 +79,9 @@ class Bench {
         std::string error;
         for (int i = 0; i < sites && error.empty(); ++i) {
           const LinearArgs args = tensors.Args(i, layer, m);
+          const LinearArgs next = tensors.Args((i + 1) % sites, layer + (i + 1) / sites, m);
           error = ours ? own_->Run(args, stream) : lt_->Run(args, stream, choices[i]);
-          if (!error.empty() || !between) continue;
-          error = Between(args, tensors.Args((i + 1) % sites, layer, m), ours, stream);
+          if (error.empty() && between) error = Between(args, next, ours, stream);
         }
         return error;
       });

@@ -11,8 +11,7 @@ namespace {
 
 constexpr int kSms = 132;  // the tiles' count aims at; any GPU computes the same tiles
 constexpr int kMaxTileRows = 248;
-constexpr int kMinUnsplitRows = 104;  // tiles with fewer rows read too much of x: split k instead
-constexpr int kMaxShared = 232448;    // bytes a block
+constexpr int kMaxShared = 232448;  // bytes a block
 constexpr int kBarrierBytes = 2 * 8 * kMaxStages;
 
 int CeilDiv(int a, int b) { return (a + b - 1) / b; }
@@ -73,7 +72,6 @@ Launch Plan(const LinearArgs& a, StreamTile tile, StreamRing ring, int token_row
   p.tiles = CeilDiv(a.n, tile.rows);
   p.split = tile.split;
   p.trigger = ring.trigger;
-  p.prefetch = ring.prefetch;
   launch.grid = tile.split == 1 ? std::min(p.tiles, kSms) : tile.split * p.tiles;
 
   const int blocks = MmaBlocks(tile.rows);
@@ -113,15 +111,14 @@ bool Encode(void* encode, const void* data, int rows, int k, int box_rows, CUten
 
 }  // namespace
 
-// One wave of blocks where n allows. A tile of many rows reads little of x beside its weights; few
-// rows take twice as many and half of k.
+// One wave of blocks where n allows. A tile of few rows reads much of x beside its weights: then
+// blocks share k and have more rows. Clusters of 4 fit on fewer SMs.
 StreamTile StreamTile::For(int n, int k) {
   const int rows = RoundUp(CeilDiv(n, kSms), 8);
-  if (rows >= kMinUnsplitRows || Boxes(k) < 8) {
-    const int waves = CeilDiv(rows, kMaxTileRows);
-    return {RoundUp(CeilDiv(n, kSms * waves), 8), 1};
-  }
-  return {RoundUp(CeilDiv(n, kSms / 2), 8), 2};
+  if (rows < 32 && Boxes(k) >= 16) return {RoundUp(std::max(64, CeilDiv(n, 30)), 8), 4};
+  if (rows < 64 && Boxes(k) >= 16) return {RoundUp(CeilDiv(n, kSms / 2), 8), 2};
+  const int waves = CeilDiv(rows, kMaxTileRows);
+  return {RoundUp(CeilDiv(n, kSms * waves), 8), 1};
 }
 
 // Deep stages cost fewer barriers, but the ring must hold several.
@@ -168,7 +165,7 @@ std::unique_ptr<StreamLinear> StreamLinear::Create(std::string* error) {
 
 bool StreamLinear::Takes(const LinearArgs& args) {
   return args.type == Type::kBF16 && args.m <= kMaxStreamRows && args.k % 8 == 0 &&
-         OnSixteen(args.x) && OnSixteen(args.w) && OnSixteen(args.out);
+         OnSixteen(args.x) && OnSixteen(args.w) && OnSixteen(args.out) && OnSixteen(args.bias);
 }
 
 std::string StreamLinear::Run(const LinearArgs& args, cudaStream_t stream) const {

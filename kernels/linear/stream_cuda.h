@@ -24,7 +24,6 @@ struct StreamRing {
   int max_bytes = 232448;  // of shared memory
   int max_stages = 16;     // fewer where shared memory ends
   int trigger = 3;         // the next kernel may start this many stages before the last load
-  int prefetch = 0;        // stages beyond the ring that go to the second cache at the start
 
   // token_rows: of a box of x: 8, 16, 32 or 64.
   static StreamRing For(StreamTile tile, int token_rows);

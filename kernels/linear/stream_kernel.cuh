@@ -9,38 +9,12 @@
 #pragma once
 
 #include <cuda.h>
-#include <cuda_bf16.h>
 
 #include "kernels/cuda/pdl.cuh"
 #include "kernels/linear/hopper.cuh"
+#include "kernels/linear/stream_store.cuh"
 
 namespace rootstock::kernels::cuda {
-
-constexpr int kStreamThreads = 160;  // four multiplying warps, one that copies
-constexpr int kBoxK = 64;            // of a box: 128 bytes, the swizzle's span
-constexpr int kBoxRowBytes = 128;
-constexpr int kMmaRows = 64;
-constexpr int kMaxStages = 16;
-constexpr int kStagePitch = kMmaRows + 4;  // floats; free of bank conflicts
-
-struct StreamParams {
-  const float* bias = nullptr;  // [n]; null: none
-  void* out = nullptr;          // [m, n], f32 or bf16
-  bool out_f32 = false;
-  int m = 0;
-  int n = 0;
-  int boxes = 0;        // of the whole k
-  int rows = 0;         // R, a multiple of 8
-  int tiles = 0;        // of R rows
-  int split = 1;        // 1 or 2; 2: a block has one tile
-  int stage_boxes = 0;  // boxes of w and of x a stage
-  int stages = 0;       // ≤ kMaxStages
-  int trigger = 0;      // the next kernel may start this many stages before the last one is loaded
-  int prefetch = 0;     // stages after the ring whose weights go to the second cache at the start
-  int sums_offset = 0;  // of the sums in shared memory: over the ring where it is not used any more
-  int sums_blocks = 0;  // MB, or 1: the sums of how many instructions have room at once
-  int barrier_offset = 0;
-};
 
 // What a block walks: its tiles, and of each its boxes [first, last).
 struct StreamWalk {
@@ -64,7 +38,8 @@ struct StreamStage {
   int tile, box, count;
 };
 
-// The copying thread.
+// The copying thread. Its code is kept small, as all of this kernel's: instructions come from
+// memory that weights stream through.
 template <int N>
 __device__ void StreamLoad(const CUtensorMap* w, const CUtensorMap* x, const StreamParams& p,
                            uint32_t ring, uint32_t full, uint32_t empty) {
@@ -76,137 +51,69 @@ __device__ void StreamLoad(const CUtensorMap* w, const CUtensorMap* x, const Str
   const int total = tiles * walk.tile_stages;
   const int filled = min(total, p.stages);
   const int trigger = max(0, total - 1 - p.trigger);
-  const auto load_w = [&](const StreamStage& s, int slot) {
+  int slot = 0, x_slot = 0, x_it = 0;
+  uint32_t parity = 1;
+#pragma unroll 1
+  for (int it = 0; it < total; ++it) {
+    const StreamStage s(p, walk, it);
+    BarrierWait(empty + 8 * slot, parity);  // in the first round the slots are free
     BarrierExpect(full + 8 * slot, s.count * (w_bytes + kXBytes));
+#pragma unroll 1
     for (int i = 0; i < s.count; ++i) {
       LoadBox(ring + slot * stage_bytes + i * w_bytes, w, (s.box + i) * kBoxK, s.tile * p.rows,
               full + 8 * slot);
     }
-  };
-  const auto load_x = [&](const StreamStage& s, int slot) {
-    const uint32_t to = ring + slot * stage_bytes + p.stage_boxes * w_bytes;
-    for (int i = 0; i < s.count; ++i) {
-      LoadBox(to + i * kXBytes, x, (s.box + i) * kBoxK, 0, full + 8 * slot);
-    }
-  };
-  // No kernel writes weights: they are on their way before the kernel ahead has ended.
-  for (int it = 0; it < filled; ++it) load_w(StreamStage(p, walk, it), it);
-  for (int it = filled; it < min(total, filled + p.prefetch); ++it) {
-    const StreamStage s(p, walk, it);
-    for (int i = 0; i < s.count; ++i) PrefetchBox(w, (s.box + i) * kBoxK, s.tile * p.rows);
-  }
-  GridDependencyWait();
-  for (int it = 0; it < filled; ++it) {
-    load_x(StreamStage(p, walk, it), it);
-    if (it == trigger) GridLaunchDependents();
-  }
-  int slot = 0;
-  uint32_t parity = 0;
-  for (int it = filled; it < total; ++it) {
-    const StreamStage s(p, walk, it);
-    BarrierWait(empty + 8 * slot, parity);
-    load_w(s, slot);
-    load_x(s, slot);
-    if (it == trigger) GridLaunchDependents();
     if (++slot == p.stages) {
       slot = 0;
       parity ^= 1;
     }
-  }
-}
-
-// Sums of instruction `block` of the tile to shared memory: [N][kStagePitch] floats, row by row.
-template <int N>
-__device__ __forceinline__ void PutSums(const float (&sums)[N / 2], float* to) {
-  const int lane = threadIdx.x % 32;
-  const int row = threadIdx.x / 32 * 16 + lane / 4;
-#pragma unroll
-  for (int i = 0; i < N / 2; ++i) {
-    const int token = i / 4 * 8 + lane % 4 * 2 + i % 2;
-    to[token * kStagePitch + row + i / 2 % 2 * 8] = sums[i];
-  }
-}
-
-// Eight neighbouring outputs of token `token`; `col`, a multiple of 8, is the first one's place.
-__device__ __forceinline__ void StoreEight(const StreamParams& p, float (&v)[8], int token,
-                                           int col) {
-  if (p.bias != nullptr) {
-    for (int i = 0; i < 8; ++i) v[i] += col + i < p.n ? p.bias[col + i] : 0.0f;
-  }
-  const size_t at = static_cast<size_t>(token) * p.n + col;
-  const bool whole = p.n % 8 == 0;  // also: aligned to 16 bytes
-  if (p.out_f32) {
-    float* out = static_cast<float*>(p.out) + at;
-    if (whole) {
-      reinterpret_cast<float4*>(out)[0] = make_float4(v[0], v[1], v[2], v[3]);
-      reinterpret_cast<float4*>(out)[1] = make_float4(v[4], v[5], v[6], v[7]);
-    } else {
-      for (int i = 0; i < 8 && col + i < p.n; ++i) out[i] = v[i];
-    }
-  } else {
-    __nv_bfloat16* out = static_cast<__nv_bfloat16*>(p.out) + at;
-    alignas(16) __nv_bfloat162 h[4];
-    for (int i = 0; i < 4; ++i) h[i] = __floats2bfloat162_rn(v[2 * i], v[2 * i + 1]);
-    if (whole) {
-      *reinterpret_cast<uint4*>(out) = *reinterpret_cast<const uint4*>(h);
-    } else {
-      for (int i = 0; i < 8 && col + i < p.n; ++i) out[i] = i % 2 == 0 ? h[i / 2].x : h[i / 2].y;
-    }
-  }
-}
-
-// Rows [first_row, last_row) of the tile, multiples of 8, from the sums in shared memory (those of
-// instruction b at (b − first_block) · N · kStagePitch) to out; split: plus those of the other
-// rank.
-template <int N>
-__device__ void StoreRows(const StreamParams& p, const float* sums, int tile, int first_block,
-                          int first_row, int last_row) {
-  const int groups = (last_row - first_row) / 8;
-  for (int i = threadIdx.x; i < p.m * groups; i += 128) {
-    const int token = i / groups;
-    const int row = first_row + i % groups * 8;
-    const int col = tile * p.rows + row;
-    if (col >= p.n) continue;
-    const float* from =
-        sums + ((row / kMmaRows - first_block) * N + token) * kStagePitch + row % kMmaRows;
-    alignas(16) float v[8];
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      float4 a = reinterpret_cast<const float4*>(from)[half];
-      for (int rank = 0; rank < p.split && p.split > 1; ++rank) {
-        const float4 b = LoadRemote(SharedAddress(from + 4 * half), rank);
-        a = rank == 0 ? b : make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
+    // No kernel writes weights: a whole ring of them is on its way before the kernel ahead ends.
+    if (it < filled - 1) continue;
+    if (it == filled - 1) GridDependencyWait();
+#pragma unroll 1
+    for (; x_it <= it; ++x_it) {
+      const StreamStage of_x(p, walk, x_it);
+      const uint32_t to = ring + x_slot * stage_bytes + p.stage_boxes * w_bytes;
+#pragma unroll 1
+      for (int i = 0; i < of_x.count; ++i) {
+        LoadBox(to + i * kXBytes, x, (of_x.box + i) * kBoxK, 0, full + 8 * x_slot);
       }
-      reinterpret_cast<float4*>(v)[half] = a;
+      if (++x_slot == p.stages) x_slot = 0;
+      if (x_it == trigger) GridLaunchDependents();
     }
-    StoreEight(p, v, token, col);
   }
 }
 
 // Barrier of the multiplying warps alone.
 __device__ __forceinline__ void SyncMultiplying() { asm volatile("bar.sync 1, 128;" ::: "memory"); }
 
-// Sums of a tile to out, as many instructions' at a time as have room. split: only to shared
-// memory.
+// Sums of a tile to out, as many instructions' at a time as have room.
 template <int N, int MB>
 __device__ __forceinline__ void Finish(const StreamParams& p, const float (&sums)[MB][N / 2],
                                        float* room, int tile) {
-  if (p.sums_blocks == MB) {
-    SyncMultiplying();  // all are done with the ring
+#pragma unroll 1
+  for (int first = 0; first < MB; first += p.sums_blocks) {
+    SyncMultiplying();  // all are done with the ring, or with the sums before
 #pragma unroll
-    for (int b = 0; b < MB; ++b) PutSums<N>(sums[b], room + b * N * kStagePitch);
-    if (p.split > 1) return;
-    SyncMultiplying();
-    StoreRows<N>(p, room, tile, 0, 0, p.rows);
-    return;
+    for (int b = 0; b < MB; ++b) {
+      if (b >= first && b < first + p.sums_blocks) {
+        PutSums<N>(sums[b], room + (b - first) * N * kStagePitch);
+      }
+    }
+    int first_row = first * kMmaRows;
+    int last_row = min(p.rows, (first + p.sums_blocks) * kMmaRows);
+    if (p.split == 1) {
+      SyncMultiplying();
+    } else {
+      const int groups = p.rows / 8;
+      const int rank = ClusterRank();
+      first_row = rank * groups / p.split * 8;
+      last_row = (rank + 1) * groups / p.split * 8;
+      ClusterSync();
+    }
+    StoreRows<N>(p, room, tile, first, first_row, last_row);
   }
-#pragma unroll
-  for (int b = 0; b < MB; ++b) {
-    SyncMultiplying();  // the last block's sums are read
-    PutSums<N>(sums[b], room);
-    SyncMultiplying();
-    StoreRows<N>(p, room, tile, b, b * kMmaRows, min(p.rows, (b + 1) * kMmaRows));
-  }
+  if (p.split > 1) ClusterMeet();  // a block's sums outlive the other's reads
 }
 
 // The multiplying warps.
@@ -278,20 +185,13 @@ __global__ void __launch_bounds__(kStreamThreads, 1)
   __syncthreads();
   if (warp == 4) {
     if (loads) StreamLoad<N>(&w, &x, p, ring, full, empty);
+    __syncwarp();
+    if (p.split == 1) return;
+    ClusterSync();  // as Finish
+    ClusterMeet();
   } else {
     StreamMultiply<N, MB>(p, ring, full, empty, room);
   }
-  if (p.split == 1) return;
-  __syncwarp();
-  ClusterSync();
-  if (warp != 4) {
-    const int groups = p.rows / 8;
-    const int rank = ClusterRank();
-    StoreRows<N>(p, room, blockIdx.x / p.split, 0, rank * groups / p.split * 8,
-                 (rank + 1) * groups / p.split * 8);
-  }
-  __syncwarp();
-  ClusterSync();  // a block's sums outlive the other's reads
 #endif
 }
 
