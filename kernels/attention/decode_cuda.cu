@@ -44,10 +44,10 @@ __device__ __forceinline__ TilePlace Place(const DecodeArgs& a, const Pending& p
 }
 
 // Outputs of pads are 0.
-__device__ void ClearPads(const DecodeArgs& a) {
+__device__ void ClearPads(const DecodeArgs& a, const Schedule& s) {
   const int width = a.heads.num_heads * a.heads.head_dim;
   for (int r = blockIdx.x; r < a.num_rows; r += gridDim.x) {
-    if (a.rows.kv_len[r] != 0) continue;
+    if (s.kv_len[r] != 0) continue;
     const int first = a.rows.q_begin[r] * width / 8, last = a.rows.q_begin[r + 1] * width / 8;
     for (int i = first + threadIdx.x; i < last; i += kDecodeThreads) {
       reinterpret_cast<uint4*>(a.out)[i] = make_uint4(0, 0, 0, 0);
@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(kDecodeThreads, kDim == 128 ? 3 : 4)
   const Shares shares = {total, min(gridDim.x, total)};
   if (blockIdx.x >= shares.blocks) {
     GridDependencyWait();
-    return ClearPads(a);
+    return ClearPads(a, s);
   }
   const int begin = shares.Begin(blockIdx.x), end = shares.Begin(blockIdx.x + 1);
   const int row_stride = kv_heads * kDim, to_values = a.page_tokens * row_stride;
@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(kDecodeThreads, kDim == 128 ? 3 : 4)
     pending = Find(a, s, ahead);
   }
   GridDependencyWait();
-  ClearPads(a);
+  ClearPads(a, s);
 
   Fold<kDim, kUnits> fold(a.memory, shares, a.heads, s.token, a.out, s.scratch);
   const Piece front = PieceAt(at, begin, end);

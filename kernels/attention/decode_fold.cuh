@@ -73,14 +73,19 @@ class Fold {
     const SectionShare first(front, front.first), last(back, back.last - 1);
     const bool one_row = front.line == back.line;
     const bool two = !last.whole() && !(one_row && first.from == last.from);
-    int* all = scratch_ + kBatch * kSpan;
+    int* all = scratch_ + 2 * kBatch * kSpan;
+    int* front_slots = scratch_;
+    int* back_slots = scratch_ + kBatch * kSpan;
     __syncthreads();
+    // While the counters are on their way.
+    FindSlots(front, first.from, first.to, threadIdx.x - 64, front_slots);
+    FindSlots(back, last.from, last.to, threadIdx.x - 96, back_slots);
     if (threadIdx.x == 0) all[0] = !first.whole() && SectionArrives(front, first);
-    if (threadIdx.x == 1) all[1] = two && SectionArrives(back, last);
+    if (threadIdx.x == 32) all[1] = two && SectionArrives(back, last);
     __syncthreads();
     const bool first_done = all[0] != 0, last_done = all[1] != 0;
-    if (first_done) CollectSection(front, first);
-    if (last_done) CollectSection(back, last);
+    if (first_done) CollectSection(front, first, front_slots);
+    if (last_done) CollectSection(back, last, back_slots);
     // Rows of several sections.
     const int in_front = InMemory(front) + first_done + (one_row ? last_done : 0);
     const int in_back = one_row ? 0 : InMemory(back) + last_done;
@@ -166,13 +171,16 @@ class Fold {
     return max(last - first, 0);
   }
 
-  // Adds to a count of what is in memory; true, and 0 again, when all is.
+  // Adds to a count of what is in memory; true, and 0 again, when all is. What the block stored
+  // before its last barrier is seen by whoever comes later.
   __device__ static bool Arrives(int* done, int more, int all) {
-    __threadfence();
-    const bool last = atomicAdd(done, more) + more == all;
-    __threadfence();
-    if (last) *done = 0;
-    return last;
+    int before;
+    asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], %2;"
+                 : "=r"(before)
+                 : "l"(done), "r"(more)
+                 : "memory");
+    if (before + more == all) *done = 0;
+    return before + more == all;
   }
   __device__ bool SectionArrives(const Piece& piece, const SectionShare& section) {
     return Arrives(&memory_.section_done[SectionIndex(piece, section.from)], section.mine,
@@ -183,30 +191,33 @@ class Fold {
                    (piece.chunks + kSection - 1) / kSection);
   }
 
-  // Where the part of chunk first + threadIdx.x is, for the threads of a batch; -1: nowhere, or in
-  // the part of its span, which is in the place of the span's first chunk.
-  __device__ void FindSlots(const Piece& piece, int first, int end) const {
-    if (threadIdx.x >= kBatch * kSpan) return;
-    const int chunk = first + threadIdx.x, from = chunk & ~(kSpan - 1);
+  // Where the part of chunk first + lane is, for 0 ≤ lane < kBatch · kSpan; -1: nowhere, or in the
+  // part of its span, which is in the place of the span's first chunk.
+  __device__ void FindSlots(const Piece& piece, int first, int end, int lane, int* slots) const {
+    if (lane < 0 || lane >= kBatch * kSpan) return;
+    const int chunk = first + lane, from = chunk & ~(kSpan - 1);
     const int last = min(from + kSpan, end) - 1;
     int slot = -1;
     if (chunk <= last) {
       const bool one = shares_.Owner(piece.line + from) == shares_.Owner(piece.line + last);
       slot = !one ? ChunkSlot(piece.line + chunk) : chunk == from ? SpanSlot(piece, from) : -1;
     }
-    scratch_[threadIdx.x] = slot;
+    slots[lane] = slot;
   }
 
-  __device__ void CollectSection(const Piece& piece, const SectionShare& section) {
+  // `slots` holds those of the section's first batch.
+  __device__ void CollectSection(const Piece& piece, const SectionShare& section, int* slots) {
     Parts sum;
     for (int first = section.from; first < section.to; first += kBatch * kSpan) {
-      __syncthreads();
-      FindSlots(piece, first, section.to);
-      __syncthreads();
+      if (first > section.from) {
+        __syncthreads();
+        FindSlots(piece, first, section.to, threadIdx.x, slots);
+        __syncthreads();
+      }
       Parts parts[kBatch * kSpan];
 #pragma unroll
       for (int i = 0; i < kBatch * kSpan; ++i) {
-        if (scratch_[i] >= 0) Load(scratch_[i], parts[i]);
+        if (slots[i] >= 0) Load(slots[i], parts[i]);
       }
 #pragma unroll
       for (int b = 0; b < kBatch; ++b) {

@@ -7,7 +7,7 @@ namespace rootstock::kernels::cuda {
 
 constexpr int kDecodeThreads = 128;
 constexpr int kChunk = 64;  // positions: a tile for each warp
-constexpr int kScheduleScratch = 20;
+constexpr int kScheduleScratch = 40;
 
 // Chunks of all rows in a line: rows, then KV heads, then positions. In shared memory.
 struct Schedule {
