@@ -7,8 +7,8 @@ namespace rootstock::kernels::cuda {
 namespace {
 
 struct Best {
-  unsigned long long key = 0;  // of the logit, then the lower id
-  uint32_t bad = 0;
+  uint64_t entry = 0;
+  uint64_t bad = 0;
 };
 
 // Values in ascending order of ids.
@@ -26,24 +26,28 @@ struct Scan {
 };
 
 constexpr int kLoads = 4;  // in flight a thread
+// Five blocks a multiprocessor: clusters fill whole GPCs only, and 64 rows are to run at once.
+constexpr int kBlocks = 5;
 
 // 16 bytes of logits a load. logits: of the row; [first, last) of this block, multiples of
 // 16 bytes.
 template <typename T>
 __device__ void ScanVectors(const T* logits, int first, int last, Scan& scan) {
-  constexpr int kEach = 16 / sizeof(T);
-  for (int i = first + threadIdx.x * kEach; i < last; i += kThreads * kEach * kLoads) {
-    uint4 p[kLoads];
+  constexpr int kEach = 16 / sizeof(T), kStride = kThreads * kEach;
+  const auto load = [&](int at) { return __ldcs(reinterpret_cast<const uint4*>(logits + at)); };
+  int i = first + static_cast<int>(threadIdx.x) * kEach;
+  uint4 p[kLoads];
+#pragma unroll
+  for (int u = 0; u < kLoads; ++u) {
+    if (i + u * kStride < last) p[u] = load(i + u * kStride);
+  }
+  for (; i < last; i += kLoads * kStride) {
 #pragma unroll
     for (int u = 0; u < kLoads; ++u) {
-      const int at = i + u * kThreads * kEach;
-      if (at < last) p[u] = __ldcs(reinterpret_cast<const uint4*>(logits + at));
-    }
-#pragma unroll
-    for (int u = 0; u < kLoads; ++u) {
-      const int at = i + u * kThreads * kEach;
+      const int at = i + u * kStride, next = at + kLoads * kStride;
       if (at >= last) break;
       const uint32_t words[4] = {p[u].x, p[u].y, p[u].z, p[u].w};
+      if (next < last) p[u] = load(next);
 #pragma unroll
       for (int w = 0; w < 4; ++w) {
         if constexpr (sizeof(T) == 4) {
@@ -59,12 +63,11 @@ __device__ void ScanVectors(const T* logits, int first, int last, Scan& scan) {
 
 // grid (group, rows); a block takes `length` logits, a multiple of kTile.
 template <typename T>
-__global__ void __launch_bounds__(kThreads, 4) GreedyRows(SampleStep step, int length) {
-  __shared__ alignas(16) unsigned char storage[sizeof(GroupShared)];
+__global__ void __launch_bounds__(kThreads, kBlocks) GreedyRows(SampleStep step, int length) {
+  __shared__ alignas(16) unsigned char storage[sizeof(Exchange)];
   const int row = blockIdx.y;
   if (row >= *step.live_rows) return;
-  GroupArrive();  // the others' shared memory may be used once all run
-  RowGroup group(reinterpret_cast<GroupShared*>(storage));
+  RowGroup group(reinterpret_cast<Exchange*>(storage));
   const T* logits = static_cast<const T*>(step.logits) + static_cast<size_t>(row) * step.vocab;
   const int first = min(group.rank() * length, step.vocab);
   const int last = min(first + length, step.vocab);
@@ -75,17 +78,15 @@ __global__ void __launch_bounds__(kThreads, 4) GreedyRows(SampleStep step, int l
   } else {
     for (int i = first + threadIdx.x; i < last; i += kThreads) scan(RawLogit(step, row, i), i);
   }
-  GroupWait();
-  const Best mine = {static_cast<unsigned long long>(OrderedKey(scan.best + 0.0f)) << 32 |
-                         ~static_cast<uint32_t>(scan.id),
-                     scan.poison != 0.0f};
+  group.Start();
+  const Best mine = {Entry(scan.best + 0.0f, scan.id), scan.poison != 0.0f};
   const Best all = group.Reduce(mine, [](Best a, const Best& b) {
-    a.key = max(a.key, b.key);
+    a.entry = max(a.entry, b.entry);
     a.bad |= b.bad;
     return a;
   });
   if (group.rank() != 0 || threadIdx.x != 0) return;
-  const int token = all.bad ? -1 : static_cast<int>(~static_cast<uint32_t>(all.key));
+  const int token = all.bad != 0 ? -1 : EntryId(all.entry);
   step.tokens[row] = token;
   if (step.last_tokens != nullptr) step.last_tokens[step.rows[row].slot] = max(token, 0);
 }

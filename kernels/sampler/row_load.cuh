@@ -35,8 +35,10 @@ __device__ void ForEachRawFour(const SampleStep& step, int row, const Chunk& chu
       at[half] = tile * kTile + (bf16 ? lane * 8 + half * 4 : half * 128 + lane * 4);
     }
     if (!aligned) {
+#pragma unroll
       for (int half = 0; half < 2; ++half) {
         float* four = &v[half].x;
+#pragma unroll
         for (int j = 0; j < 4; ++j) {
           if (at[half] + j < chunk.count) four[j] = RawLogit(step, row, chunk.first + at[half] + j);
         }

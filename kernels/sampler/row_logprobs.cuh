@@ -1,33 +1,37 @@
 // What the raw logits of a row say: the highest, their log sum, ranks and the top entries.
 #pragma once
 
+#include "kernels/sampler/row_few.cuh"
 #include "kernels/sampler/row_load.cuh"
-#include "kernels/sampler/row_select.cuh"
 
 namespace rootstock::kernels::cuda {
 
 struct Highest {
-  unsigned long long best = 0;  // ordered key, then the lower id
-  uint32_t floor = 0;           // no more than the k-th highest
+  uint64_t best = 0;   // Entry
+  uint32_t floor = 0;  // no more than the k-th highest
   uint32_t groups = 0;
   uint32_t bad = 0;
-  __device__ float value() const { return FromOrderedKey(static_cast<uint32_t>(best >> 32)); }
-  __device__ int id() const { return static_cast<int>(~static_cast<uint32_t>(best)); }
+  __device__ uint32_t key() const { return static_cast<uint32_t>(best >> 32); }
+  __device__ float value() const { return EntryValue(best); }
+  __device__ int id() const { return EntryId(best); }
 };
 
 // The highest value, and a floor under the k-th highest: of groups of threads that have a value,
 // as many as k or more, each has one at or above the lowest of the groups' maxima.
 __device__ inline Highest FindHighest(RowGroup& group, const Chunk& chunk, int k, bool bad) {
   float best = kNever;
-  int id = chunk.first;
-  ForEach(chunk, [&](float v, int i) {
-    if (v > best) {
-      best = v;
-      id = i;
+  int at = 0;
+  ForEachFour(chunk, [&](const float4& v, int i) {
+    const float four = fmaxf(fmaxf(v.x, v.y), fmaxf(v.z, v.w));
+    if (four > best) {
+      best = four;
+      at = i;
     }
   });
+  const float4 v = *reinterpret_cast<const float4*>(chunk.values + at);
+  const int id = chunk.first + at + (v.x == best ? 0 : v.y == best ? 1 : v.z == best ? 2 : 3);
   Highest mine;
-  mine.best = static_cast<unsigned long long>(OrderedKey(best)) << 32 | ~static_cast<uint32_t>(id);
+  mine.best = Entry(best, id);
   mine.bad = bad;
   uint32_t group_best = OrderedKey(best);
   int width = 1;
@@ -58,19 +62,20 @@ __device__ inline double LogSum(RowGroup& group, const Chunk& chunk, float highe
   return highest + log(group.Reduce(sum, Add()));
 }
 
-// The n highest raw logits, unsorted, into the first block's shared memory.
-__device__ inline void GatherTop(RowGroup& group, const Chunk& chunk, uint32_t floor, int n) {
-  if (n <= 0) return;
-  const Cut cut = Select<ByCount>(group, chunk, floor, n, false);
-  uint32_t* count = Peer(&group.shared().top_count, 0);
-  unsigned long long* top = Peer(group.shared().top, 0);
-  ForEach(chunk, [&](float v, int id) {
-    const uint32_t key = OrderedKey(v);
-    if (!cut.Keeps(key, id) || id >= chunk.first + chunk.count) return;
-    top[atomicAdd(count, 1u)] =
-        static_cast<unsigned long long>(key) << 32 | ~static_cast<uint32_t>(id);
-  });
-  GroupSync();
+// The n highest raw logits, perhaps among more, as entries in any order in the first block's
+// shared.top. Returns how many there are.
+__device__ inline int GatherTop(RowGroup& group, const Chunk& chunk, const Highest& highest,
+                                int n) {
+  if (n <= 0) return 0;
+  int found = 0;
+  const auto gather = [&](Cut cut) {
+    found = GatherKept(group, chunk, cut, chunk.shared->top);
+    return found <= kFew;
+  };
+  const Selection selection =
+      Select<ByCount>(group, chunk, highest.key(), highest.floor, n, false, gather);
+  if (!selection.few) gather(selection.cut);
+  return found;
 }
 
 __device__ inline int RankOf(RowGroup& group, const SampleStep& step, int row, const Chunk& chunk,
@@ -79,31 +84,41 @@ __device__ inline int RankOf(RowGroup& group, const SampleStep& step, int row, c
   ForEachRawFour(step, row, chunk, [&](const float4& v, int) {
     higher += (v.x > logit) + (v.y > logit) + (v.z > logit) + (v.w > logit);
   });
-  return 1 + group.Reduce(higher, Add());
+  return 1 + static_cast<int>(group.Reduce(static_cast<double>(higher), Add()));
 }
 
-// By the first block: the row's logprobs, its n top entries sorted; without a token none of them.
-__device__ inline void WriteLogprobs(const GroupShared& shared, const SampleStep& step, int row,
-                                     int n, bool none, float logit, double log_sum, int rank) {
+struct RowLogprobs {
+  bool none = true;  // there is no token
+  float logit = 0.0f;
+  double log_sum = 0.0;
+  int rank = 0;
+  int num_top = 0;    // wanted
+  int found_top = 0;  // in shared.top
+};
+
+// By the first block's threads.
+__device__ inline void WriteLogprobs(const RowShared& shared, const SampleStep& step, int row,
+                                     const RowLogprobs& l) {
   if (threadIdx.x == 0) {
-    step.logprobs[row] = none ? NAN : static_cast<float>(logit - log_sum);
-    step.ranks[row] = none ? 0 : rank;
+    step.logprobs[row] = l.none ? NAN : static_cast<float>(l.logit - l.log_sum);
+    step.ranks[row] = l.none ? 0 : l.rank;
   }
-  const int found = none ? 0 : static_cast<int>(shared.top_count);
+  const int found = l.none ? 0 : l.found_top;
   const int i = threadIdx.x;
-  if (i >= n) return;
   const size_t out = static_cast<size_t>(row) * step.max_top;
   if (i >= found) {
+    if (i >= l.num_top) return;
     step.top_ids[out + i] = -1;
     step.top_logprobs[out + i] = NAN;
     return;
   }
-  const unsigned long long mine = shared.top[i];
+  const uint64_t mine = shared.top[i];
   int place = 0;
+#pragma unroll 2
   for (int j = 0; j < found; ++j) place += shared.top[j] > mine;
-  step.top_ids[out + place] = static_cast<int32_t>(~static_cast<uint32_t>(mine));
-  step.top_logprobs[out + place] =
-      static_cast<float>(FromOrderedKey(static_cast<uint32_t>(mine >> 32)) - log_sum);
+  if (place >= l.num_top) return;
+  step.top_ids[out + place] = EntryId(mine);
+  step.top_logprobs[out + place] = static_cast<float>(EntryValue(mine) - l.log_sum);
 }
 
 }  // namespace rootstock::kernels::cuda

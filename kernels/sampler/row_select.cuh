@@ -1,5 +1,5 @@
-// Where to cut a row: its k highest logits, or the heaviest weights that hold a given mass. Digits
-// of the values' bits from the highest down, a histogram for each, merged over the group's blocks.
+// Where to cut a row: its k highest logits, or the heaviest weights that hold a given mass. A range
+// of keys is halved into bins over and over, a histogram merged over the group's blocks each time.
 #pragma once
 
 #include "kernels/sampler/row_scan.cuh"
@@ -8,12 +8,13 @@ namespace rootstock::kernels::cuda {
 
 // Logits by count. Bins hold how many.
 struct ByCount {
-  static constexpr int kBits = 32, kDigit = 11;
+  static constexpr int kDigit = 10;
+  static constexpr int kArrays = 1;  // of counters
   __device__ static uint32_t Key(float v) { return OrderedKey(v); }
+  __device__ static float Value(uint32_t key) { return FromOrderedKey(key); }
   __device__ static void Put(uint32_t* histogram, uint32_t bin, uint32_t) {
     atomicAdd(histogram + bin, 1u);
   }
-  static constexpr int kWords = 1;  // of a bin
   __device__ static double Amount(uint64_t bin, uint32_t) { return static_cast<double>(bin); }
   __device__ static double Each(uint32_t) { return 1.0; }  // of one value with that key
   __device__ static bool Single(double amount, uint32_t) { return amount == 1.0; }
@@ -22,18 +23,20 @@ struct ByCount {
 // Weights in [0, 1] by mass. Those of a bin have one exponent, so a bin holds the exact sum of
 // their mantissas, whatever the order of the additions.
 struct ByMass {
-  static constexpr int kBits = 30, kDigit = 10;
+  static constexpr int kDigit = 9;
+  static constexpr int kArrays = 2;  // low and high bits
+  static constexpr int kLowBits = 12;
   __device__ static uint32_t Key(float w) { return __float_as_uint(w); }
+  __device__ static float Value(uint32_t key) { return __uint_as_float(key); }
   __device__ static uint32_t Mantissa(uint32_t key) {
     return (key & 0x7fffffu) | (key >> 23 ? 0x800000u : 0u);
   }
-  __device__ static double Each(uint32_t key) { return Amount(Mantissa(key), key); }
+  // The low bits and the rest apart: neither sum overflows.
   __device__ static void Put(uint32_t* histogram, uint32_t bin, uint32_t key) {
     const uint32_t mantissa = Mantissa(key);
-    const uint32_t old = atomicAdd(histogram + bin, mantissa);
-    if (old + mantissa < old) atomicAdd(histogram + (1 << kDigit) + bin, 1u);  // carry
+    atomicAdd(histogram + bin, mantissa & ((1 << kLowBits) - 1));
+    atomicAdd(histogram + (1 << kDigit) + bin, mantissa >> kLowBits);
   }
-  static constexpr int kWords = 2;
   // 2^(exponent of the mantissa's last bit)
   __device__ static double Unit(uint32_t key) {
     const uint64_t exponent = max(key >> 23, 1u) + (1023 - 150);
@@ -42,105 +45,146 @@ struct ByMass {
   __device__ static double Amount(uint64_t bin, uint32_t key) {
     return static_cast<double>(bin) * Unit(key);
   }
+  __device__ static double Each(uint32_t key) { return Amount(Mantissa(key), key); }
   // Two normal numbers of one exponent sum to more than either can be.
   __device__ static bool Single(double amount, uint32_t key) {
     return key >> 23 != 0 && amount < Unit(key) * 0x1p24;
   }
 };
 
-// One digit of a search: keys whose bits above shift + width equal `prefix` fall into 2^width bins,
-// the highest first.
-struct Digit {
+// Bin i: the 2^shift keys down from high − (i << shift). high's low `shift` bits are ones, so that
+// the keys of a bin share the bits above; keys below high − span are left out.
+struct Range {
+  uint32_t high = 0;
+  uint32_t span = 0;
   int shift = 0;
-  int width = 0;
-  uint32_t prefix = 0;
-  __device__ int bins() const { return 1 << width; }
-  // Lowest key of a bin.
-  __device__ uint32_t KeyOf(uint32_t bin) const {
-    return ((prefix << width) + (bins() - 1 - bin)) << shift;
-  }
+  __device__ uint32_t HighOf(uint32_t bin) const { return high - (bin << shift); }
+  __device__ uint32_t LowOf(uint32_t bin) const { return HighOf(bin) - ((1u << shift) - 1); }
 };
 
 template <typename By>
-__device__ void FillHistogram(uint32_t* histogram, const Chunk& chunk, Digit digit,
-                              uint32_t floor) {
+__device__ Range RangeOf(uint32_t highest, uint32_t floor) {
+  Range range;
+  range.shift = max(32 - __clz(highest - floor) - By::kDigit, 0);
+  range.high = highest | ((1u << range.shift) - 1);
+  if ((range.high - floor) >> range.shift >> By::kDigit != 0) {
+    ++range.shift;
+    range.high = highest | ((1u << range.shift) - 1);
+  }
+  range.span = range.high - floor;
+  return range;
+}
+
+template <typename By>
+__device__ void FillHistogram(const Chunk& chunk, Range range) {
+  uint32_t* histogram = chunk.shared->histogram;
+#pragma unroll 1
   for (int b = threadIdx.x; b < kHistogram; b += kThreads) histogram[b] = 0;
   __syncthreads();
-  const uint32_t first = digit.prefix << digit.width, last = digit.bins() - 1;
-  ForEach(chunk, [&](float v, int) {
-    const uint32_t key = By::Key(v);
-    const uint32_t at = (key >> digit.shift) - first;
-    if (key >= floor && at <= last) By::Put(histogram, last - at, key);
+  const auto put = [&](uint32_t below) {
+    if (below <= range.span) By::Put(histogram, below >> range.shift, range.high - below);
+  };
+  ForEachFour(chunk, [&](const float4& v, int) {
+    const uint32_t a = range.high - By::Key(v.x), b = range.high - By::Key(v.y),
+                   c = range.high - By::Key(v.z), d = range.high - By::Key(v.w);
+    if (min(min(a, b), min(c, d)) > range.span) return;
+    put(a);
+    put(b);
+    put(c);
+    put(d);
   });
 }
 
-// Of the digit's bins, the one where the running amount, from `before` on, reaches the goal. Every
-// block sums a slice of the bins over the group. index −1: none.
+// The bin where the running amount, from `before` on, reaches the goal. Every block sums a slice of
+// the bins over the group. index −1: none.
 template <typename By>
-__device__ Crossing FindBin(RowGroup& group, Digit digit, double before, Goal goal) {
-  uint32_t* histogram = group.shared().histogram;
-  const int slice = digit.bins() / group.size();
+__device__ Crossing FindBin(RowGroup& group, const Chunk& chunk, Range range, double before,
+                            Goal goal) {
+  constexpr int kBins = 1 << By::kDigit;
+  const int slice = kBins / group.size();
+  const uint32_t* slices =
+      group.PushHistogram(chunk.shared->histogram, chunk.shared->received, kBins, By::kArrays);
+  // Nobody else reads this slice of the block's own.
+  uint32_t* merged = chunk.shared->histogram + group.rank() * slice;
   const auto amount = [&](int i) {
-    const int bin = group.rank() * slice + i;
-    uint64_t sum = histogram[bin];
-    if (By::kWords == 2) sum += static_cast<uint64_t>(histogram[digit.bins() + bin]) << 32;
-    return By::Amount(sum, digit.KeyOf(bin));
+    uint64_t sum = merged[i];
+    if (By::kArrays == 2) sum += static_cast<uint64_t>(merged[kBins + i]) << 32;
+    return By::Amount(sum, range.HighOf(group.rank() * slice + i));
   };
-  GroupSync();  // all histograms are complete
   double mine = 0.0;
+#pragma unroll 1
   for (int i = threadIdx.x; i < slice; i += kThreads) {
-    const int bin = group.rank() * slice + i;
     uint64_t sum = 0;
+#pragma unroll 4
     for (int r = 0; r < group.size(); ++r) {
-      const uint32_t* other = Peer(histogram, r);
-      sum += other[bin];
-      if (By::kWords == 2) sum += static_cast<uint64_t>(other[digit.bins() + bin]) << 32;
+      sum += slices[r * kSlice + i];
+      if constexpr (By::kArrays == 2) {
+        sum += static_cast<uint64_t>(slices[r * kSlice + slice + i]) << By::kLowBits;
+      }
     }
-    histogram[bin] = static_cast<uint32_t>(sum);  // nobody else reads this slice
-    if (By::kWords == 2) histogram[digit.bins() + bin] = static_cast<uint32_t>(sum >> 32);
+    merged[i] = static_cast<uint32_t>(sum);
+    if (By::kArrays == 2) merged[kBins + i] = static_cast<uint32_t>(sum >> 32);
     mine += amount(i);
   }
   const double* totals = group.Gather(mine, Add());
   const Crossing block = FindBlock(totals, group.size(), before, goal);
   if (block.index < 0 || !goal.Reached(block.before + block.amount)) return Crossing();
+  const int owner = static_cast<int>(block.index);
   Crossing found;
-  if (group.rank() == block.index && threadIdx.x < 32) {
+  if (group.rank() == owner && threadIdx.x < 32) {
     found = WarpFind(slice, block.before, goal, amount);
-    found.index += block.index * slice;
+    found.index += owner * slice;
   }
-  return group.Publish(block.index, found);
+  return group.Publish(owner, found);
 }
 
+struct Selection {
+  Cut cut;
+  bool few = false;  // the caller's try took it; else the cut is exact
+};
+
 // The shortest run of descending values, the lower id first of equals, whose amount (a count, or a
-// mass) reaches `goal` > 0. Keys below `floor` are known to lie outside. keep_equals: all values
-// equal to the last one stay too. A goal that is out of reach cuts nothing.
-template <typename By>
-__device__ Cut Select(RowGroup& group, const Chunk& chunk, uint32_t floor, double goal,
-                      bool keep_equals) {
+// mass) reaches `goal` > 0. The highest key is known; keys below `floor` are known to lie outside.
+// keep_equals: all values equal to the last one stay too. A goal that is out of reach cuts nothing.
+// try_few(cut, most): a cut that keeps all that is looked for, and no more than `most` values where
+// that is known (else −1); true ends the search.
+template <typename By, typename TryFew>
+__device__ Selection Select(RowGroup& group, const Chunk& chunk, uint32_t highest, uint32_t floor,
+                            double goal, bool keep_equals, TryFew try_few) {
   double above = 0.0;
-  Digit digit{.shift = By::kBits};
+  bool first = true;
+  Range range = RangeOf<By>(highest, floor);
+#pragma unroll 1
   for (;;) {
-    digit.width = min(By::kDigit, digit.shift);
-    digit.shift -= digit.width;
-    FillHistogram<By>(group.shared().histogram, chunk, digit, floor);
-    const Crossing bin = FindBin<By>(group, digit, above, {goal, false});
-    if (bin.index < 0) return Cut();
-    const uint32_t key = digit.KeyOf(bin.index);
+    FillHistogram<By>(chunk, range);
+    const Crossing bin = FindBin<By>(group, chunk, range, above, {goal, false});
+    if (bin.index < 0) return Selection();
+    const auto i = static_cast<uint32_t>(bin.index);
+    const uint32_t low = range.LowOf(i);
+    const uint32_t kept = max(low, floor);
     above = bin.before;
+    const Cut whole_bin = {By::Value(kept), INT_MAX};
+    if (By::kArrays == 1 ? above + bin.amount <= kFew : first) {
+      if (try_few(whole_bin)) return {whole_bin, true};
+    }
     // All of a bin that holds one value stays; so does all of it when its last value is the goal's.
-    const bool whole = By::kWords == 1 && above + bin.amount == goal;
-    if (whole || By::Single(bin.amount, key)) return {max(key, floor), INT_MAX};
-    if (digit.shift == 0) {
-      const double each = By::Each(key);
+    const bool whole = By::kArrays == 1 && above + bin.amount == goal;
+    if (whole || By::Single(bin.amount, low)) return {whole_bin, false};
+    first = false;
+    if (range.shift == 0) {
+      const double each = By::Each(low);
       const double equals = rint(bin.amount / each);
       const double wanted = fmin(fmax(ceil((goal - above) / each), 1.0), equals);
-      if (keep_equals || wanted == equals) return {key, INT_MAX};
+      const float value = By::Value(low);
+      if (keep_equals || wanted == equals) return {{value, INT_MAX}, false};
       const int last = FindById(
-          group, chunk, [&](float v, int) { return By::Key(v) == key ? 1.0f : 0.0f; },
+          group, chunk, [&](float v, int) { return v == value ? 1.0f : 0.0f; },
           [&](double) { return Goal{wanted, false}; });
-      return {key, last};
+      return {{value, last}, false};
     }
-    digit.prefix = key >> digit.shift;
+    range.high = range.HighOf(i);
+    range.span = range.high - kept;
+    range.shift = max(range.shift - By::kDigit, 0);
   }
 }
 

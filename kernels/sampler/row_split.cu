@@ -1,4 +1,4 @@
-#include "kernels/sampler/row_group.cuh"
+#include "kernels/sampler/row_scan.cuh"
 #include "kernels/sampler/row_split.h"
 
 namespace rootstock::kernels::cuda {
@@ -21,7 +21,7 @@ RowSplit SplitRow(int vocab) {
   const size_t sums = static_cast<size_t>(split.tiles + 1) / 2 * 2 * sizeof(double);
   const size_t values = static_cast<size_t>(split.tiles) * kTile * sizeof(float);
   const size_t limit = DeviceAttribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
-  split.spills = sums + values + sizeof(GroupShared) > limit;
+  split.spills = sums + values + sizeof(RowShared) > limit;
   split.shared_bytes = split.spills ? sums : sums + values;
   return split;
 }

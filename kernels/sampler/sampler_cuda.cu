@@ -16,30 +16,96 @@ struct Weight {
   float inverse;
   __device__ explicit Weight(float t) : temperature(t), inverse(fminf(1.0f / t, FLT_MAX)) {}
   __device__ float operator()(float below) const {
-    const float q = below * inverse;
-    if (!(q > -110.0f)) return 0.0f;  // and of −∞
+    const float q = fmaxf(below * inverse, -200.0f);  // finite, and exp of it 0
     return expf(fmaf(fmaf(-q, temperature, below), inverse, q));
   }
 };
 
-// Logits become weights, 0 for keys below lowest_kept. Returns their sum.
-__device__ double Weigh(RowGroup& group, const Chunk& chunk, float highest, float temperature,
-                        uint32_t lowest_kept) {
+// Logits become weights, 0 for those below `lowest`. Returns this thread's sum.
+__device__ double Weigh(const Chunk& chunk, float highest, float temperature, float lowest) {
   const Weight weight(temperature);
   double sum = 0.0;
   ForEachFour(chunk, [&](float4& v, int) {
-    const auto one = [&](float l) {
-      return OrderedKey(l) >= lowest_kept ? weight(l - highest) : 0.0f;
-    };
+    if (fmaxf(fmaxf(v.x, v.y), fmaxf(v.z, v.w)) < lowest) {
+      v = {0.0f, 0.0f, 0.0f, 0.0f};
+      return;
+    }
+    // −∞ becomes 0 without a branch, so that the four run side by side.
+    const auto one = [&](float l) { return weight((l >= lowest ? l : kNever) - highest); };
     v = {one(v.x), one(v.y), one(v.z), one(v.w)};
     sum += (v.x + v.y) + (v.z + v.w);
   });
-  return group.Reduce(sum, Add());
+  return sum;
+}
+
+// The token where the first block has all that is left in `list` [n]: logits of which top-k keeps
+// those with fewer than k above them, or (k = 0) weights.
+__device__ int FinishFew(RowGroup& group, const Chunk& chunk, uint64_t* list, int n, int k,
+                         float highest, double total) {
+  const SampleRow& row = chunk.shared->row;
+  Crossing found;
+  if (group.rank() == 0) {
+    const int i = threadIdx.x;
+    const uint64_t mine = i < n ? list[i] : 0;
+    float weight = EntryValue(mine);
+    if (k > 0) {
+      int higher = 0;
+#pragma unroll 2
+      for (int j = 0; j < n && i < n; ++j) higher += (list[j] >> 32) > (mine >> 32);
+      weight = higher < k ? Weight(row.temperature)(weight - highest) : 0.0f;
+    }
+    auto* masses = reinterpret_cast<uint64_t*>(chunk.shared->histogram);
+    found.index =
+        DrawOfFew(list, masses, &chunk.shared->count, n, EntryId(mine), i < n ? weight : 0.0f,
+                  {row.top_p, row.min_p, total, chunk.shared->uniform});
+  }
+  return static_cast<int>(group.Publish(0, found).index);
+}
+
+// chunk.values: logits, adjusted; not greedy. The token.
+__device__ int Draw(RowGroup& group, const Chunk& chunk, const Highest& highest, int vocab) {
+  const SampleRow& row = chunk.shared->row;
+  auto* list = reinterpret_cast<uint64_t*>(chunk.shared->received);
+  static_assert(sizeof(uint64_t) * kFew <= sizeof(RowShared::received));
+  int n = 0;
+  const auto try_few = [&](Cut cut) {
+    n = GatherKept(group, chunk, cut, list);
+    return n <= kFew;
+  };
+  float lowest = kNever;
+  if (row.top_k > 0 && row.top_k < vocab) {
+    const Selection s =
+        Select<ByCount>(group, chunk, highest.key(), highest.floor, row.top_k, true, try_few);
+    if (s.few) return FinishFew(group, chunk, list, n, row.top_k, highest.value(), -1.0);
+    lowest = s.cut.above;
+  }
+  const double mass = Weigh(chunk, highest.value(), row.temperature, lowest);
+  Cut cut{.above = 0.0f};
+  if (row.top_p < 1.0f) {
+    const double total = group.Reduce(mass, Add());
+    const double goal = fmax(row.top_p * total, DBL_MIN);
+    // Even together, weights below this do not make up what top-p cuts.
+    const double least = 0.99 * (total - goal) / vocab;
+    const uint32_t floor = max(__float_as_uint(fmaxf(static_cast<float>(least), 0.0f)), 1u);
+    const auto count_and_try = [&](Cut c) {
+      return CountKept(group, chunk, c) <= kFew && try_few(c);
+    };
+    const Selection s =
+        Select<ByMass>(group, chunk, __float_as_uint(1.0f), floor, goal, false, count_and_try);
+    if (s.few) return FinishFew(group, chunk, list, n, 0, 0.0f, total);
+    cut = s.cut;
+  }
+  // Of the highest weight, exp(0) = 1.
+  if (row.min_p > cut.above) cut = {.above = row.min_p, .last_id = INT_MAX};
+  const double uniform = chunk.shared->uniform;
+  return FindById(
+      group, chunk, [=](float w, int id) { return cut.Keeps(w, id) ? w : 0.0f; },
+      [=](double kept) { return Goal{uniform * kept, true}; });
 }
 
 // chunk.values: raw logits. The token, −1: none.
 __device__ int Choose(RowGroup& group, const SampleStep& step, const Chunk& chunk, bool bad) {
-  const SampleRow& row = group.shared().row;
+  const SampleRow& row = chunk.shared->row;
   if (row.counts >= 0) {
     ApplyPenalties(row, step.counts + static_cast<size_t>(row.counts) * step.vocab, chunk);
   }
@@ -48,27 +114,9 @@ __device__ int Choose(RowGroup& group, const SampleStep& step, const Chunk& chun
                      row.adjust_end - row.adjust_begin, chunk);
   }
   const bool greedy = row.temperature <= 0.0f;
-  const bool cut_count = !greedy && row.top_k > 0 && row.top_k < step.vocab;
-  const Highest highest = FindHighest(group, chunk, cut_count ? row.top_k : 1, bad);
+  const Highest highest = FindHighest(group, chunk, greedy ? 1 : max(row.top_k, 1), bad);
   if (highest.bad != 0 || !isfinite(highest.value())) return -1;
-  if (greedy) return highest.id();
-  Cut top_k;
-  if (cut_count) top_k = Select<ByCount>(group, chunk, highest.floor, row.top_k, true);
-  const double total = Weigh(group, chunk, highest.value(), row.temperature, top_k.key);
-  Cut top_p;
-  if (row.top_p < 1.0f) {
-    const double goal = fmax(row.top_p * total, DBL_MIN);
-    // Even together, weights below this do not make up what top-p cuts.
-    const double least = 0.99 * (total - goal) / step.vocab;
-    const uint32_t floor = max(__float_as_uint(fmaxf(static_cast<float>(least), 0.0f)), 1u);
-    top_p = Select<ByMass>(group, chunk, floor, goal, false);
-  }
-  const float min_p = row.min_p;  // of the highest weight, exp(0) = 1
-  const double uniform = group.shared().uniform;
-  return FindById(
-      group, chunk,
-      [=](float w, int id) { return w >= min_p && top_p.Keeps(__float_as_uint(w), id) ? w : 0.0f; },
-      [=](double kept) { return Goal{uniform * kept, true}; });
+  return greedy ? highest.id() : Draw(group, chunk, highest, step.vocab);
 }
 
 __device__ void WriteToken(const SampleRow& from, const SampleStep& step, int row, int token) {
@@ -80,44 +128,44 @@ __device__ void WriteToken(const SampleRow& from, const SampleStep& step, int ro
   }
 }
 
-// grid (group, rows). spill [rows, group · tiles · kTile]: where a row is too long for the group's
-// shared memory.
-__global__ void __launch_bounds__(kThreads, 2)
+// grid (group, rows). kSpills: the row is too long for the group's shared memory, its values lie in
+// spill [rows, group · tiles · kTile].
+template <bool kSpills>
+__global__ void __launch_bounds__(kThreads, 3)
     SampleRows(SampleStep step, int tiles, float* spill) {
   extern __shared__ float4 dynamic[];
-  __shared__ alignas(16) unsigned char storage[sizeof(GroupShared)];
+  __shared__ alignas(16) unsigned char storage[sizeof(RowShared)];
   const int row = blockIdx.y;
   if (row >= *step.live_rows) return;
-  GroupArrive();  // the others' shared memory may be used once all run
-  GroupShared& shared = *reinterpret_cast<GroupShared*>(storage);
-  RowGroup group(&shared);
+  RowShared& shared = *reinterpret_cast<RowShared*>(storage);
+  RowGroup group(&shared.exchange);
   const int length = tiles * kTile;
-  Chunk chunk{.tiles = tiles, .first = group.rank() * length};
+  Chunk chunk{.shared = &shared, .tiles = tiles, .first = group.rank() * length};
   chunk.count = min(max(step.vocab - chunk.first, 0), length);
   chunk.tile_sums = reinterpret_cast<double*>(dynamic);
-  chunk.values = spill == nullptr
-                     ? reinterpret_cast<float*>(dynamic + (tiles + 1) / 2)
-                     : spill + (static_cast<size_t>(row) * group.size() + group.rank()) * length;
-  if (threadIdx.x == 0) {
-    shared.row = step.rows[row];
-    shared.uniform =
-        Uniform(shared.row.seed, shared.row.sample_index, shared.row.position, DrawPurpose::kToken);
-    shared.top_count = 0;
+  if constexpr (kSpills) {
+    chunk.values = spill + (static_cast<size_t>(row) * group.size() + group.rank()) * length;
+  } else {
+    chunk.values = reinterpret_cast<float*>(dynamic + (tiles + 1) / 2);
+  }
+  if (threadIdx.x == 0) shared.row = step.rows[row];
+  if (threadIdx.x == kThreads - 32) {  // of a warp with few tiles
+    const SampleRow& from = step.rows[row];
+    shared.uniform = Uniform(from.seed, from.sample_index, from.position, DrawPurpose::kToken);
   }
   const bool bad = LoadChunk(step, row, chunk);
-  GroupWait();
-  const SampleRow& params = shared.row;
-  const bool wants_logprob = params.num_logprobs >= 0;
-  const int num_top = min(min(params.num_logprobs, step.max_top), kMaxTopLogprobs);
-  double log_sum = 0.0;
-  int token = params.given;
+  group.Start();
+  const bool wants_logprob = shared.row.num_logprobs >= 0;
+  RowLogprobs logprobs;
+  logprobs.num_top = min(min(shared.row.num_logprobs, step.max_top), kMaxTopLogprobs);
+  int token = shared.row.given;
   bool none = false;
   if (wants_logprob || token >= 0) {
-    const Highest raw = FindHighest(group, chunk, max(num_top, 1), bad);
+    const Highest raw = FindHighest(group, chunk, max(logprobs.num_top, 1), bad);
     none = raw.bad != 0;
     if (wants_logprob && !none) {
-      log_sum = LogSum(group, chunk, raw.value());
-      GatherTop(group, chunk, raw.floor, min(num_top, step.vocab));
+      logprobs.log_sum = LogSum(group, chunk, raw.value());
+      logprobs.found_top = GatherTop(group, chunk, raw, min(logprobs.num_top, step.vocab));
     }
   }
   if (none) {
@@ -125,13 +173,14 @@ __global__ void __launch_bounds__(kThreads, 2)
   } else if (token < 0) {
     token = Choose(group, step, chunk, bad);
   }
-  if (group.rank() == 0 && threadIdx.x == 0) WriteToken(params, step, row, token);
+  if (group.rank() == 0 && threadIdx.x == 0) WriteToken(shared.row, step, row, token);
   if (!wants_logprob) return;
-  const float logit = token >= 0 ? RawLogit(step, row, token) : 0.0f;
-  const int rank = token >= 0 ? RankOf(group, step, row, chunk, logit) : 0;
-  if (group.rank() == 0) {
-    WriteLogprobs(shared, step, row, num_top, token < 0, logit, log_sum, rank);
+  if (token >= 0) {
+    logprobs.none = false;
+    logprobs.logit = RawLogit(step, row, token);
+    logprobs.rank = RankOf(group, step, row, chunk, logprobs.logit);
   }
+  if (group.rank() == 0) WriteLogprobs(shared, step, row, logprobs);
 }
 
 }  // namespace
@@ -149,13 +198,13 @@ void Sample(const SampleStep& step, cudaStream_t stream) {
     return;
   }
   const RowSplit split = SplitRow(step.vocab);
-  cudaFuncSetAttribute(SampleRows, cudaFuncAttributeMaxDynamicSharedMemorySize,
+  const auto kernel = split.spills ? SampleRows<true> : SampleRows<false>;
+  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                        static_cast<int>(split.shared_bytes));
   cudaLaunchAttribute cluster;
   const cudaLaunchConfig_t config =
       RowLaunch(split, step.num_rows, split.shared_bytes, stream, &cluster);
-  float* spill = split.spills ? static_cast<float*>(step.scratch) : nullptr;
-  cudaLaunchKernelEx(&config, SampleRows, step, split.tiles, spill);
+  cudaLaunchKernelEx(&config, kernel, step, split.tiles, static_cast<float*>(step.scratch));
 }
 
 }  // namespace rootstock::kernels::cuda

@@ -138,17 +138,53 @@ std::vector<float> Adjusted(const SampleParams& p, std::vector<float> l) {
   return l;
 }
 
-}  // namespace
-
 float RoundTo(Type type, float v) {
   if (type == Type::kF32) return v;
   return std::bit_cast<float>(static_cast<uint32_t>(Bf16Bits(v)) << 16);
 }
 
+std::vector<float> Logits(Look look, Type type, int vocab, std::mt19937& random) {
+  std::normal_distribution<float> normal;
+  std::vector<float> l(vocab);
+  for (float& x : l) {
+    const float z = normal(random);
+    switch (look) {
+      case Look::kFlat:
+        x = 0.3f * z;
+        break;
+      case Look::kSpread:
+        x = 3.0f * z - 5.0f;
+        break;
+      case Look::kPeaked:
+        x = 2.0f * z - (z < 3.0f ? 12.0f : 0.0f);
+        break;
+      case Look::kConstant:
+        x = -1.25f;
+        break;
+      case Look::kFewValues:
+        x = std::round(z);
+        break;
+    }
+    x = RoundTo(type, x);
+  }
+  return l;
+}
+
+}  // namespace
+
 std::vector<uint16_t> ToBf16(const std::vector<float>& values) {
   std::vector<uint16_t> out(values.size());
   std::transform(values.begin(), values.end(), out.begin(), Bf16Bits);
   return out;
+}
+
+RowCase MakeCase(Look look, Type type, int vocab, uint32_t number, std::mt19937& random) {
+  RowCase c;
+  c.logits = Logits(look, type, vocab, random);
+  c.row.seed = 0x123456789abcull + number;
+  c.row.sample_index = number % 3;
+  c.row.position = 17 + number;
+  return c;
 }
 
 Outputs RunBatch(const BatchShape& shape, std::vector<RowCase> cases) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <random>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -69,7 +70,17 @@ struct Outputs {
   std::vector<uint32_t> counts;  // [rows with counts, vocab]
 };
 
-float RoundTo(Type type, float v);
+inline constexpr Type kTypes[] = {Type::kF32, Type::kBF16};
+// Not multiples of a tile, of a vector, of a block's part; fewer tiles than blocks; real ones.
+inline constexpr int kVocabs[] = {1, 7, 255, 1000, 4099, 32000, 50257, 128256};
+
+enum class Look { kFlat, kSpread, kPeaked, kConstant, kFewValues };
+inline constexpr Look kLooks[] = {Look::kFlat, Look::kSpread, Look::kPeaked, Look::kConstant,
+                                  Look::kFewValues};
+
+// Random logits [vocab] of the type, parameters that `number` tells from others'.
+RowCase MakeCase(Look look, Type type, int vocab, uint32_t number, std::mt19937& random);
+
 std::vector<uint16_t> ToBf16(const std::vector<float>& values);
 
 Outputs RunBatch(const BatchShape& shape, std::vector<RowCase> cases);
