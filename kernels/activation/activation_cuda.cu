@@ -15,15 +15,12 @@ void SiluMulPlain(const SiluMulArgs& args, const LoraStep& lora, const LoraTarge
                   stream, 1, args, lora, targets, LoraSplits(args.tokens, targets.in));
 }
 
-template <bool kLora, int kOctets>
+template <bool kLora>
 void SiluMulTile(const SiluMulArgs& args, const LoraStep& lora, const LoraTargets& targets,
                  cudaStream_t stream) {
-  const int blocks = (args.n / 64 + kSiluWarps - 1) / kSiluWarps;
-  const int workers = kLora ? TileWorkers(lora, args.tokens, 8 * kOctets, blocks, 4)
-                            : (args.tokens + 8 * kOctets - 1) / (8 * kOctets);
-  const dim3 grid(blocks, workers);
-  LaunchDependent(SiluMulTileKernel<kLora, kOctets>, grid, 32 * kSiluWarps, 0, stream, 1, args,
-                  lora, targets, LoraSplits(args.tokens, targets.in));
+  const int blocks = PairBlocks(kLora ? &lora : nullptr, args.tokens, args.n / 64, kSiluWarps, 4);
+  LaunchDependent(SiluMulTileKernel<kLora>, blocks, 32 * kSiluWarps, 0, stream, 1, args, lora,
+                  targets, LoraSplits(args.tokens, targets.in));
 }
 
 }  // namespace
@@ -35,11 +32,8 @@ void SiluMul(const SiluMulArgs& args, const LoraStep& lora, const LoraTargets& t
   if (args.type == Type::kF32) {
     (with_lora ? SiluMulPlain<float, true> : SiluMulPlain<float, false>)(args, lora, targets,
                                                                          stream);
-  } else if (args.n % 64 == 0) {
-    auto launch = SiluMulTile<false, 1>;
-    if (with_lora)
-      launch = args.tokens > kDecodeTokens ? SiluMulTile<true, 2> : SiluMulTile<true, 1>;
-    launch(args, lora, targets, stream);
+  } else if (args.n % 64 == 0 && AlignedTargets(targets, 64)) {
+    (with_lora ? SiluMulTile<true> : SiluMulTile<false>)(args, lora, targets, stream);
   } else {
     (with_lora ? SiluMulPlain<__nv_bfloat16, true>
                : SiluMulPlain<__nv_bfloat16, false>)(args, lora, targets, stream);

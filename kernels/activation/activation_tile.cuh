@@ -11,35 +11,33 @@ namespace rootstock::kernels::cuda {
 
 constexpr int kSiluWarps = 4;
 
-// What a lane does with its tokens.
-template <bool kLora, int kOctets>
+// Two tokens of a lane at its 8 columns.
+template <bool kLora>
 struct SiluTokens {
+  using Expand = ExpandTile<2, 2>;
   const SiluMulArgs& args;
-  const LoraTile& tile;
-  const ExpandTile<2, kOctets>& expand;
   int column;
   int token[2];
 
-  __device__ SiluTokens(const SiluMulArgs& a, const LoraTile& t, const ExpandTile<2, kOctets>& x,
-                        int c)
-      : args(a), tile(t), expand(x), column(c) {}
+  __device__ SiluTokens(const SiluMulArgs& a, int c) : args(a), column(c) {}
 
   __device__ __forceinline__ const __nv_bfloat16* In(int e) const {
     return static_cast<const __nv_bfloat16*>(args.gate_up) +
            static_cast<size_t>(token[e]) * 2 * args.n + column;
   }
 
-  __device__ __forceinline__ void Begin(int o) {
+  // With LoRA registers are short: the inputs only go to the first cache.
+  __device__ __forceinline__ void Begin(const LoraTile& tile, const Expand& expand, int octet) {
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
-      token[e] = expand.template Token<kLora>(o, e, tile);
+      token[e] = expand.template Token<kLora>(tile, octet, e);
       if (!kLora || token[e] < 0) continue;
       PrefetchL1(In(e));
       PrefetchL1(In(e) + args.n);
     }
   }
 
-  __device__ __forceinline__ void Store(int o) {
+  __device__ __forceinline__ void Store(const Expand& expand) const {
     auto* out = static_cast<__nv_bfloat16*>(args.out) + column;
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
@@ -50,8 +48,8 @@ struct SiluTokens {
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
         if (kLora) {
-          gate[i] += expand.Delta(o, 0, i, e);
-          up[i] += expand.Delta(o, 1, i, e);
+          gate[i] += expand.Delta(0, i, e);
+          up[i] += expand.Delta(1, i, e);
         }
         gate[i] = __fdividef(gate[i], 1.0f + __expf(-gate[i])) * up[i];
       }
@@ -60,34 +58,40 @@ struct SiluTokens {
   }
 };
 
-// grid [n / 64 / warps, workers].
-template <bool kLora, int kOctets>
-__global__ void __launch_bounds__(32 * kSiluWarps, kOctets == 1 ? 4 : 3)
+// grid: any.
+template <bool kLora>
+__global__ void __launch_bounds__(32 * kSiluWarps, 4)
     SiluMulTileKernel(SiluMulArgs args, LoraStep step, LoraTargets targets, int splits) {
-  using Expand = ExpandTile<2, kOctets>;
+  using Expand = ExpandTile<2, 2>;
   GridLaunchDependents();
-  const TileWalk walk(args.tokens, 8 * kOctets);
-  const int column = (blockIdx.x * kSiluWarps + threadIdx.x / 32) * 64 + 8 * Expand::Group();
-  const ExpandPiece pieces[2] = {PieceAt(targets, column), PieceAt(targets, args.n + column)};
-  for (int index = blockIdx.y; column < args.n; index += gridDim.y) {
-    const LoraTile tile = walk.At<kLora>(step, index);
-    if (tile.count < 0) break;
-    Expand expand;
+  Expand expand;
+  LoraTile tile;
+  int tile_index = -1;
+  PairWalk walk(NumTiles<kLora>(step, args.tokens), args.n / 64);
+  for (; walk.more(); ++walk.at) {
+    const int column = walk.piece() * 64 + 8 * Expand::Group();
+    const ExpandPiece pieces[2] = {PieceAt(targets, column), PieceAt(targets, args.n + column)};
+    const bool fresh = walk.tile() != tile_index;
+    if (fresh) {
+      tile_index = walk.tile();
+      tile = TileAt<kLora>(step, args.tokens, tile_index);
+      if (kLora) expand.SetTile(step, targets, tile, pieces);
+    }
     if (kLora) {
-      expand.Begin(step, targets, tile, pieces);
-      Expand::Prefetch(step, targets, walk.At<kLora>(step, index + gridDim.y), pieces);
+      expand.LoadFirst(step, pieces);
+      if (walk.at + 1 < walk.end) expand.PrefetchNext(step, 64);
     }
     GridDependencyWait();
-    SiluTokens<kLora, kOctets> tokens(args, tile, expand, column);
-    if constexpr (kOctets == 1) tokens.Begin(0);
-    if (kLora) expand.Finish(step, targets, splits);
-#pragma unroll
-    for (int o = 0; o < kOctets; ++o) {
-      if constexpr (kOctets > 1) tokens.Begin(o);
-      tokens.Store(o);
+    SiluTokens<kLora> tokens(args, column);
+    for (int octet = 0; octet * 8 < tile.count; ++octet) {
+      if (kLora && tile.count > 8) expand.SetOctet(step, octet);
+      if (kLora && octet > 0) expand.LoadFirst(step, pieces);
+      tokens.Begin(tile, expand, octet);
+      if (kLora) expand.Sum(step, targets, splits);
+      tokens.Store(expand);
     }
   }
-  GridDependencyWait();
+  if (blockIdx.x == 0) GridDependencyWait();
 }
 
 }  // namespace rootstock::kernels::cuda

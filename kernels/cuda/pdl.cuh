@@ -3,8 +3,10 @@
 // A kernel launched with LaunchDependent may start while the kernel before it in the stream still
 // runs. So
 //  * every block of it calls GridDependencyWait before it reads or writes anything that an earlier
-//    kernel touches, and calls it in any case before it ends: a kernel that skips the wait lets the
-//    one after it overtake the one before it. Weights, which no kernel writes, may be read first.
+//    kernel touches. One block at least (0) calls it in any case before it ends: a kernel that
+//    skips the wait lets the one after it overtake the one before it. Blocks without work may end
+//    at once and so make room for the kernel after it. Weights, which no kernel writes, may be read
+//    first.
 //  * GridLaunchDependents allows the next kernel to start once every block has called it or ended.
 //    It promises nothing about memory: the next kernel's wait is for the end of this grid.
 #pragma once

@@ -24,26 +24,16 @@ void ShrinkTile(const LoraStep& step, const LoraTargets& targets, const void* x,
     LaunchDependent(ShrinkLongKernel<6>, NumSms(), kShrinkThreads, 0, stream, 1, step, targets, in,
                     splits, inputs);
   } else {
-    LaunchDependent(ShrinkDecodeKernel, 2 * NumSms(), kShrinkThreads, 0, stream, 1, step, targets,
-                    in, splits);
+    // Few blocks for few groups: the GEMM after it wants the room.
+    const int blocks = std::clamp(step.max_groups * targets.count * splits * 4, 1, 2 * NumSms());
+    LaunchDependent(ShrinkDecodeKernel, blocks, kShrinkThreads, 0, stream, 1, step, targets, in,
+                    splits);
   }
 }
 
-// Whether a warp's 64 columns never lie in two targets, nor loads across 16 bytes.
-bool Tiled(const LoraTargets& targets, int width) {
-  bool tiled = width % 64 == 0;
-  for (int i = 0; i < targets.count; ++i) {
-    tiled = tiled && targets.column[i] % 64 == 0 && targets.features[i] % 64 == 0;
-  }
-  return tiled;
-}
-
-template <int kOctets>
 void ExpandTiled(const LoraStep& step, const LoraTargets& targets, int width, void* out,
                  int num_tokens, cudaStream_t stream) {
-  const int blocks = (width / 64 + kExpandWarps - 1) / kExpandWarps;
-  LaunchDependent(ExpandTileKernel<kOctets>,
-                  dim3(blocks, TileWorkers(step, num_tokens, 8 * kOctets, blocks, 4)),
+  LaunchDependent(ExpandTileKernel, PairBlocks(&step, num_tokens, width / 64, kExpandWarps, 5),
                   32 * kExpandWarps, 0, stream, 1, step, targets,
                   LoraSplits(num_tokens, targets.in), width, num_tokens,
                   static_cast<__nv_bfloat16*>(out));
@@ -88,9 +78,8 @@ void LoraExpand(const LoraStep& step, const LoraTargets& targets, int width, voi
   if (targets.count == 0 || num_tokens == 0) return;
   if (step.type == Type::kF32) {
     ExpandPlain<float>(step, targets, width, out, num_tokens, stream);
-  } else if (Tiled(targets, width)) {
-    (num_tokens > kDecodeTokens ? ExpandTiled<4> : ExpandTiled<1>)(step, targets, width, out,
-                                                                   num_tokens, stream);
+  } else if (width % 64 == 0 && AlignedTargets(targets, 64)) {
+    ExpandTiled(step, targets, width, out, num_tokens, stream);
   } else {
     ExpandPlain<__nv_bfloat16>(step, targets, width, out, num_tokens, stream);
   }

@@ -83,7 +83,7 @@ constexpr int kDecodeTokens = 256;
 constexpr int kDecodeMembers = 1024;
 
 // Tokens of a tile in a launch of `num_tokens`, and a bound of its tiles.
-constexpr int LoraTileTokens(int num_tokens) { return num_tokens > kDecodeTokens ? 32 : 8; }
+constexpr int LoraTileTokens(int num_tokens) { return num_tokens > kDecodeTokens ? 64 : 8; }
 constexpr int MaxLoraTiles(int num_tokens, int max_groups) {
   const int tiles = (num_tokens + LoraTileTokens(num_tokens) - 1) / LoraTileTokens(num_tokens);
   return tiles + max_groups + 1 < num_tokens ? tiles + max_groups + 1 : num_tokens;

@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <cstdint>
 
 #include "kernels/lora/lora_cuda.h"
 
@@ -18,12 +19,26 @@ inline int NumSms() {
   return sms;
 }
 
-// Workers that share the parts (of part_tokens) of a step's tiles, `blocks` blocks each, so that
-// all run at once at blocks_per_sm.
-inline int TileWorkers(const LoraStep& step, int num_tokens, int part_tokens, int blocks,
-                       int blocks_per_sm) {
-  const int parts = step.max_tiles * (LoraTileTokens(num_tokens) / part_tokens);
-  return std::clamp(blocks_per_sm * NumSms() / blocks, 1, parts);
+// Tiles of a launch at most; without LoRA a tile is 8 tokens.
+inline int LaunchTiles(const LoraStep* step, int num_tokens) {
+  return step != nullptr ? step->max_tiles : (num_tokens + 7) / 8;
+}
+
+// Blocks of `warps` that share the (tile, piece) pairs of a launch: with LoRA all run at once.
+inline int PairBlocks(const LoraStep* step, int num_tokens, int pieces, int warps,
+                      int blocks_per_sm) {
+  const int64_t pairs = int64_t{LaunchTiles(step, num_tokens)} * pieces;
+  const int64_t blocks = (pairs + warps - 1) / warps;
+  const int64_t wave = int64_t{blocks_per_sm} * NumSms();
+  return static_cast<int>(step != nullptr ? std::min(blocks, wave) : blocks);
+}
+
+// Whether no run of `to` columns from a multiple of it lies in two targets.
+inline bool AlignedTargets(const LoraTargets& targets, int to) {
+  for (int i = 0; i < targets.count; ++i) {
+    if (targets.column[i] % to != 0 || targets.features[i] % to != 0) return false;
+  }
+  return true;
 }
 
 }  // namespace rootstock::kernels::cuda

@@ -61,7 +61,7 @@ TEST(LoraRowsTest, FullTilesAreCut) {
   ASSERT_EQ(f.tiles.size(), 5u);
   const int count[] = {8, 8, 3, 1, 0};
   for (int i = 0; i < 5; ++i) EXPECT_EQ(f.tiles[i].count, count[i]);
-  EXPECT_EQ(Fill({}, {}, 300).tiles[0].count, 32);
+  EXPECT_EQ(Fill({}, {}, 300).tiles[0].count, 64);
 }
 
 TEST(LoraRowsTest, StackedTokensAreLinkedInTheOrderOfTheGroups) {

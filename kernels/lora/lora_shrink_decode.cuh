@@ -125,26 +125,54 @@ __device__ __forceinline__ ItemRows RowsOf(const LoraStep& step, const DecodeIte
   return rows;
 }
 
+// 16 members' products of a warp's inputs, x half at a time.
+template <typename BetweenLoads>
+__device__ __forceinline__ void MultiplyItem(const ItemRows& rows, const uint4 (&a)[kItemSteps],
+                                             int k, int in, float (&sum)[4],
+                                             const BetweenLoads& between) {
+  constexpr int kPart = kItemSteps / 2;
+#pragma unroll
+  for (int first = 0; first < kItemSteps; first += kPart) {
+    uint4 xs[kPart][2];
+#pragma unroll
+    for (int s = 0; s < kPart; ++s) {
+      xs[s][0] = LoadX(rows.x[0], k + 32 * (first + s), in);
+      xs[s][1] = LoadX(rows.x[1], k + 32 * (first + s), in);
+    }
+    if (first == 0) between();
+#pragma unroll
+    for (int s = 0; s < kPart; ++s) AddInputs(xs[s], a[first + s], sum);
+  }
+}
+
+// First input of a lane at an item.
+__device__ __forceinline__ int InputOf(const DecodeItem& item) {
+  const int warp = threadIdx.x / 32;
+  return (item.split * kShrinkWarps + warp) * kWarpInputs + 8 * static_cast<int>(threadIdx.x % 4);
+}
+
+__device__ __forceinline__ void LoadItem(const ItemRows& rows, const DecodeItem& item, int in,
+                                         uint4 (&a)[kItemSteps]) {
+  const int k = InputOf(item);
+#pragma unroll
+  for (int s = 0; s < kItemSteps; ++s) a[s] = LoadA(rows.a, k + 32 * s, in);
+}
+
 // grid: any, at most one wave.
 __global__ void __launch_bounds__(kShrinkThreads, 2)
     ShrinkDecodeKernel(LoraStep step, LoraTargets targets, const __nv_bfloat16* x, int splits) {
   __shared__ float part[2][kShrinkWarps][16][8];
   GridLaunchDependents();
   const int lane = threadIdx.x % 32;
-  const int warp = threadIdx.x / 32;
   GroupScan scan(step, targets, splits);
   int index = blockIdx.x;
+  int turn = 0;
   DecodeItem item = scan.Find(index);
   ItemRows rows = RowsOf(step, item, x, targets.in);
-  bool waited = false;
-  int buffer = 0;
+  uint4 a[kItemSteps];
+  LoadItem(rows, item, targets.in, a);
+  if (item.valid || blockIdx.x == 0) GridDependencyWait();
   while (item.valid) {
-    const int k = (item.split * kShrinkWarps + warp) * kWarpInputs + 8 * (lane % 4);
-    uint4 a[kItemSteps];
-#pragma unroll
-    for (int s = 0; s < kItemSteps; ++s) a[s] = LoadA(rows.a, k + 32 * s, targets.in);
-    if (!waited) GridDependencyWait();
-    waited = true;
     DecodeItem next;
     ItemRows next_rows;
     for (int m = 0; m < item.members; m += 16) {
@@ -153,44 +181,31 @@ __global__ void __launch_bounds__(kShrinkThreads, 2)
         rows.x[1] = MemberRow(step, x, targets.in, item, m + 8 + lane / 4);
       }
       float sum[4] = {};
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        uint4 xs[kItemSteps / 2][2];
-#pragma unroll
-        for (int s = 0; s < kItemSteps / 2; ++s) {
-          const int at = k + 32 * (half * kItemSteps / 2 + s);
-          xs[s][0] = LoadX(rows.x[0], at, targets.in);
-          xs[s][1] = LoadX(rows.x[1], at, targets.in);
-        }
-        if (half == 0 && m == 0) {
-          next = scan.Find(index + gridDim.x);
-          next_rows = RowsOf(step, next, x, targets.in);
-        }
-#pragma unroll
-        for (int s = 0; s < kItemSteps / 2; ++s) {
-          AddInputs(xs[s], a[half * kItemSteps / 2 + s], sum);
-        }
-      }
+      MultiplyItem(rows, a, InputOf(item), targets.in, sum, [&] {
+        if (m > 0) return;
+        next = scan.Find(index + gridDim.x);
+        next_rows = RowsOf(step, next, x, targets.in);
+      });
+      if (m + 16 >= item.members) LoadItem(next_rows, next, targets.in, a);
 #pragma unroll
       for (int c = 0; c < 4; ++c) {
-        part[buffer][warp][c / 2 * 8 + lane / 4][2 * (lane % 4) + c % 2] = sum[c];
+        part[turn][threadIdx.x / 32][c / 2 * 8 + lane / 4][2 * (lane % 4) + c % 2] = sum[c];
       }
       __syncthreads();
       const int member = threadIdx.x / 8;
       if (member < 16 && m + member < item.members) {
         float total = 0.0f;
 #pragma unroll
-        for (int w = 0; w < kShrinkWarps; ++w) total += part[buffer][w][member][threadIdx.x % 8];
+        for (int w = 0; w < kShrinkWarps; ++w) total += part[turn][w][member][threadIdx.x % 8];
         StoreRank(step, splits, item.split, item.member + m + member, item.target, item.lora_rank,
                   item.first_rank + threadIdx.x % 8, total);
       }
-      buffer ^= 1;
+      turn ^= 1;
     }
     index += gridDim.x;
     item = next;
     rows = next_rows;
   }
-  GridDependencyWait();
 }
 
 }  // namespace rootstock::kernels::cuda

@@ -1,7 +1,5 @@
 #include <cuda_runtime.h>
 
-#include <algorithm>
-
 #include "kernels/cuda/launch.h"
 #include "kernels/lora/lora_launch.h"
 #include "kernels/norm/norm_cuda.h"
@@ -38,33 +36,31 @@ void AddNormPlain(const AddNormArgs& args, const LoraStep& lora, const LoraTarge
                   stream, 1, args, lora, targets, LoraSplits(args.tokens, targets.in));
 }
 
-// How a row is cut: by the width alone, as it sets the order of the sums. pieces 0: not at all.
+// How a row is cut: by the width alone, as it sets the order of the sums. warps 0: not at all.
 struct NormCut {
-  int pieces, cluster, warps;
+  int cluster, warps;
 };
 
 NormCut CutOf(int n) {
   if (n % 64 != 0) return {};
-  NormCut cut = {n % 128 == 0 ? 2 : 1, 1, 0};
-  const int units = n / 64 / cut.pieces;
+  NormCut cut = {1, 0};
   int major = 0;
   int device = 0;
   if (cudaGetDevice(&device) == cudaSuccess) {
     cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
   }
-  while (major >= 9 && cut.cluster < kNormMaxCluster && units / cut.cluster > 4) cut.cluster *= 2;
-  cut.warps = (units + cut.cluster - 1) / cut.cluster;
+  while (major >= 9 && cut.cluster < kNormMaxCluster && n / 64 / cut.cluster > 4) cut.cluster *= 2;
+  cut.warps = (n / 64 + cut.cluster - 1) / cut.cluster;
   return cut.warps <= kNormMaxWarps ? cut : NormCut{};
 }
 
-template <bool kLora, int kPieces>
+template <bool kLora>
 void AddNormTile(const AddNormArgs& args, const NormCut& cut, const LoraStep& lora,
                  const LoraTargets& targets, cudaStream_t stream) {
-  const int parts =
-      kLora ? lora.max_tiles * (LoraTileTokens(args.tokens) / 8) : (args.tokens + 7) / 8;
-  const int workers = std::min(parts, kLora ? 4 * NumSms() / cut.cluster : parts);
-  LaunchDependent(AddNormTileKernel<kLora, kPieces>, cut.cluster * workers, 32 * cut.warps, 0,
-                  stream, cut.cluster, args, lora, targets, LoraSplits(args.tokens, targets.in),
+  const int workers = LaunchTiles(kLora ? &lora : nullptr, args.tokens) *
+                      (kLora ? LoraTileTokens(args.tokens) / 8 : 1);
+  LaunchDependent(AddNormTileKernel<kLora>, cut.cluster * workers, 32 * cut.warps, 0, stream,
+                  cut.cluster, args, lora, targets, LoraSplits(args.tokens, targets.in),
                   cut.cluster);
 }
 
@@ -83,10 +79,9 @@ void AddRmsNorm(const AddNormArgs& args, const LoraStep& lora, const LoraTargets
   if (args.type == Type::kF32) {
     (with_lora ? AddNormPlain<float, true> : AddNormPlain<float, false>)(args, lora, targets,
                                                                          stream);
-  } else if (const NormCut cut = CutOf(args.n); args.rows == nullptr && cut.pieces != 0) {
-    auto launch = with_lora ? AddNormTile<true, 1> : AddNormTile<false, 1>;
-    if (cut.pieces == 2) launch = with_lora ? AddNormTile<true, 2> : AddNormTile<false, 2>;
-    launch(args, cut, lora, targets, stream);
+  } else if (const NormCut cut = CutOf(args.n);
+             args.rows == nullptr && cut.warps != 0 && AlignedTargets(targets, 64)) {
+    (with_lora ? AddNormTile<true> : AddNormTile<false>)(args, cut, lora, targets, stream);
   } else {
     (with_lora ? AddNormPlain<__nv_bfloat16, true>
                : AddNormPlain<__nv_bfloat16, false>)(args, lora, targets, stream);

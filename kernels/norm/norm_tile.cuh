@@ -10,7 +10,7 @@
 
 namespace rootstock::kernels::cuda {
 
-constexpr int kNormMaxWarps = 8;
+constexpr int kNormMaxWarps = 16;
 constexpr int kNormMaxCluster = 8;
 
 // Shared memory of a block. Two of what other blocks write: a block may be one tile ahead.
@@ -57,121 +57,109 @@ __device__ __forceinline__ void RowSums(NormShared& shared, int turn, int cluste
   }
 }
 
-// What a lane holds of its two tokens.
-template <bool kLora, int kPieces>
+// What a lane holds of its two tokens: 8 columns each.
+template <bool kLora>
 struct NormTokens {
-  using Expand = ExpandTile<kPieces, 1>;
+  using Expand = ExpandTile<1, 1>;
   const AddNormArgs& args;
-  const Expand& expand;
   int column;
   int token[2];
-  float x[2][kPieces][8];
+  uint4 delta[2];
+  float x[2][8];
 
-  __device__ NormTokens(const AddNormArgs& a, const Expand& t, int c)
-      : args(a), expand(t), column(c) {}
+  __device__ NormTokens(const AddNormArgs& a, int c) : args(a), column(c) {}
 
-  __device__ __forceinline__ size_t At(int e, int p) const {
-    return static_cast<size_t>(token[e]) * args.n + column + 64 * p;
+  __device__ __forceinline__ size_t At(int e) const {
+    return static_cast<size_t>(token[e]) * args.n + column;
   }
 
-  __device__ __forceinline__ const __nv_bfloat16* Delta(int e, int p) const {
-    return static_cast<const __nv_bfloat16*>(args.delta) + At(e, p);
-  }
-
-  __device__ __forceinline__ void Begin(const LoraTile& tile, bool live) {
+  __device__ __forceinline__ void Load(const LoraTile& tile, const Expand& expand, int octet,
+                                       bool live) {
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
-      token[e] = expand.template Token<kLora>(0, e, tile);
+      token[e] = expand.template Token<kLora>(tile, octet, e);
       if (!live) token[e] = -1;
-#pragma unroll
-      for (int p = 0; p < kPieces; ++p) {
-        if (!kLora || token[e] < 0) continue;
-        PrefetchL1(Delta(e, p));
-        PrefetchL1(args.residual + At(e, p));
+      delta[e] = {};
+      if (token[e] < 0) continue;
+      if (args.delta != nullptr) {
+        delta[e] =
+            *reinterpret_cast<const uint4*>(static_cast<const __nv_bfloat16*>(args.delta) + At(e));
       }
+      Load8(args.residual + At(e), x[e]);
     }
   }
 
   // residual += delta + LoRA; squares become the lane's share of its tokens' Σ residual².
-  __device__ __forceinline__ void Add(float (&squares)[2]) {
+  __device__ __forceinline__ void Add(const Expand& expand, float (&squares)[2]) {
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
       squares[e] = 0.0f;
       if (token[e] < 0) continue;
+      float added[8];
+      Unpack8(delta[e], added);
 #pragma unroll
-      for (int p = 0; p < kPieces; ++p) {
-        float added[8] = {};
-        if (args.delta != nullptr) Load8(Delta(e, p), added);
-        Load8(args.residual + At(e, p), x[e][p]);
-#pragma unroll
-        for (int i = 0; i < 8; ++i) {
-          if (kLora) added[i] += expand.Delta(0, p, i, e);
-          x[e][p][i] += added[i];
-          squares[e] += x[e][p][i] * x[e][p][i];
-        }
-        if (args.delta != nullptr) Store8(args.residual + At(e, p), x[e][p]);
+      for (int i = 0; i < 8; ++i) {
+        if (kLora) added[i] += expand.Delta(0, i, e);
+        x[e][i] += added[i];
+        squares[e] += x[e][i] * x[e][i];
       }
+      if (args.delta != nullptr) Store8(args.residual + At(e), x[e]);
     }
   }
 
-  __device__ __forceinline__ void Store(const float (&squares)[2]) {
+  __device__ __forceinline__ void Store(const float (&squares)[2], const float (&weight)[8]) {
     auto* out = static_cast<__nv_bfloat16*>(args.out);
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
       if (token[e] < 0) continue;
       const float inverse = rsqrtf(squares[e] / static_cast<float>(args.n) + args.eps);
 #pragma unroll
-      for (int p = 0; p < kPieces; ++p) {
-        float weight[8];
-        Load8(args.weight + column + 64 * p, weight);
-#pragma unroll
-        for (int i = 0; i < 8; ++i) x[e][p][i] = weight[i] * (x[e][p][i] * inverse);
-        Store8(out + At(e, p), x[e][p]);
-      }
+      for (int i = 0; i < 8; ++i) x[e][i] = weight[i] * (x[e][i] * inverse);
+      Store8(out + At(e), x[e]);
     }
   }
 };
 
-// grid [cluster · workers], cluster · warps · kPieces · 64 ≥ n.
-template <bool kLora, int kPieces>
-__global__ void __launch_bounds__(32 * kNormMaxWarps, 2)
+// grid [cluster · workers], cluster · warps · 64 ≥ n. The workers share the tiles' octets.
+template <bool kLora>
+__global__ void __launch_bounds__(32 * kNormMaxWarps)
     AddNormTileKernel(AddNormArgs args, LoraStep step, LoraTargets targets, int splits,
                       int cluster) {
-  using Expand = ExpandTile<kPieces, 1>;
+  using Expand = ExpandTile<1, 1>;
   __shared__ NormShared shared;
   GridLaunchDependents();
-  const TileWalk walk(args.tokens, 8);
   const int workers = gridDim.x / cluster;
+  const int octets = kLora ? LoraTileTokens(args.tokens) / 8 : 1;  // of a tile
   const int warp = blockIdx.x % cluster * (blockDim.x / 32) + threadIdx.x / 32;
-  const int column = warp * kPieces * 64 + 8 * Expand::Group();
+  const int column = warp * 64 + 8 * Expand::Group();
   const bool live = column < args.n;
-  ExpandPiece pieces[kPieces];
-#pragma unroll
-  for (int p = 0; p < kPieces; ++p) {
-    pieces[p] = live ? PieceAt(targets, column + 64 * p) : ExpandPiece{};
-    if (live) PrefetchL1(args.weight + column + 64 * p);
-  }
+  const ExpandPiece pieces[1] = {live ? PieceAt(targets, column) : ExpandPiece{}};
+  float weight[8] = {};
+  if (live) Load8(args.weight + column, weight);
   ClusterSync();  // the other blocks' shared memory is there
   int turn = 0;
   for (int index = blockIdx.x / cluster;; index += workers) {
-    const LoraTile tile = walk.At<kLora>(step, index);
-    if (tile.count < 0) break;  // for all of the cluster
+    const LoraTile tile = TileAt<kLora>(step, args.tokens, index / octets);
+    const int octet = index % octets;
+    if (tile.count == 0) break;             // for all of the cluster
+    if (octet * 8 >= tile.count) continue;  // likewise
     Expand expand;
     if (kLora) {
-      expand.Begin(step, targets, tile, pieces);
-      Expand::Prefetch(step, targets, walk.At<kLora>(step, index + workers), pieces);
+      expand.SetTile(step, targets, tile, pieces);
+      if (octet > 0) expand.SetOctet(step, octet);
+      expand.LoadFirst(step, pieces);
     }
     GridDependencyWait();
-    NormTokens<kLora, kPieces> tokens(args, expand, column);
-    tokens.Begin(tile, live);
-    if (kLora) expand.Finish(step, targets, splits);
+    NormTokens<kLora> tokens(args, column);
+    tokens.Load(tile, expand, octet, live);
+    if (kLora) expand.Sum(step, targets, splits);
     float squares[2];
-    tokens.Add(squares);
+    tokens.Add(expand, squares);
     RowSums(shared, turn, cluster, squares);
-    tokens.Store(squares);
+    tokens.Store(squares, weight);
     turn ^= 1;
   }
-  GridDependencyWait();
+  if (blockIdx.x == 0) GridDependencyWait();
 }
 
 }  // namespace rootstock::kernels::cuda

@@ -17,26 +17,13 @@ void RopePlain(const RopeArgs& args, const LoraStep& lora, const LoraTargets& ta
                   LoraSplits(args.tokens, targets.in));
 }
 
-template <bool kLora, int kPieces, int kOctets>
+template <bool kLora, int kPieces>
 void RopeTile(const RopeArgs& args, const LoraStep& lora, const LoraTargets& targets,
               cudaStream_t stream) {
   const int heads = args.heads.num_heads + 2 * args.heads.num_kv_heads;
-  const int blocks = (heads + kRopeWarps - 1) / kRopeWarps;
-  const int workers = kLora ? TileWorkers(lora, args.tokens, 8 * kOctets, blocks, 4)
-                            : (args.tokens + 8 * kOctets - 1) / (8 * kOctets);
-  const dim3 grid(blocks, workers);
-  LaunchDependent(RopeTileKernel<kLora, kPieces, kOctets>, grid, 32 * kRopeWarps, 0, stream, 1,
-                  args, lora, targets, LoraSplits(args.tokens, targets.in));
-}
-
-template <int kPieces>
-void RopeTiles(const RopeArgs& args, const LoraStep& lora, const LoraTargets& targets,
-               cudaStream_t stream) {
-  auto launch = RopeTile<false, kPieces, 1>;
-  if (targets.count != 0) {
-    launch = args.tokens > kDecodeTokens ? RopeTile<true, kPieces, 2> : RopeTile<true, kPieces, 1>;
-  }
-  launch(args, lora, targets, stream);
+  const int blocks = PairBlocks(kLora ? &lora : nullptr, args.tokens, heads, kRopeWarps, 4);
+  LaunchDependent(RopeTileKernel<kLora, kPieces>, blocks, 32 * kRopeWarps, 0, stream, 1, args, lora,
+                  targets, LoraSplits(args.tokens, targets.in));
 }
 
 }  // namespace
@@ -47,10 +34,10 @@ void RopeWriteKv(const RopeArgs& args, const LoraStep& lora, const LoraTargets& 
   const bool with_lora = targets.count != 0;
   if (args.type == Type::kF32) {
     (with_lora ? RopePlain<float, true> : RopePlain<float, false>)(args, lora, targets, stream);
-  } else if (args.heads.head_dim == 128) {
-    RopeTiles<2>(args, lora, targets, stream);
-  } else if (args.heads.head_dim == 64) {
-    RopeTiles<1>(args, lora, targets, stream);
+  } else if (args.heads.head_dim == 128 && AlignedTargets(targets, 128)) {
+    (with_lora ? RopeTile<true, 2> : RopeTile<false, 2>)(args, lora, targets, stream);
+  } else if (args.heads.head_dim == 64 && AlignedTargets(targets, 64)) {
+    (with_lora ? RopeTile<true, 1> : RopeTile<false, 1>)(args, lora, targets, stream);
   } else {
     (with_lora ? RopePlain<__nv_bfloat16, true> : RopePlain<__nv_bfloat16, false>)(args, lora,
                                                                                    targets, stream);

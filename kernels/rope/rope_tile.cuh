@@ -28,20 +28,17 @@ __device__ __forceinline__ void NormHead(const float* weight, float eps, int col
     for (int i = 0; i < 8; ++i) x[p][i] *= weight[p * 64 + column + i] * inverse;
 }
 
-// What a lane does with its tokens at one head.
-template <bool kLora, int kPieces, int kOctets>
+// Two tokens of a lane at one head.
+template <bool kLora, int kPieces>
 struct RopeTokens {
   static constexpr int kHalf = 32 * kPieces;
-  using Expand = ExpandTile<kPieces, kOctets>;
+  using Expand = ExpandTile<kPieces, 1>;
   const RopeArgs& args;
-  const LoraTile& tile;
-  const Expand& expand;
   int head;
   int column;  // the lane's first of a piece
   int token[2];
 
-  __device__ RopeTokens(const RopeArgs& a, const LoraTile& t, const Expand& x, int h)
-      : args(a), tile(t), expand(x), head(h), column(8 * Expand::Group()) {}
+  __device__ RopeTokens(const RopeArgs& a, int h) : args(a), head(h), column(8 * Expand::Group()) {}
 
   __device__ __forceinline__ __nv_bfloat16* At(int t) const {
     const HeadShape& heads = args.heads;
@@ -49,10 +46,11 @@ struct RopeTokens {
     return static_cast<__nv_bfloat16*>(args.qkv) + row * 64 * kPieces + column;
   }
 
-  __device__ __forceinline__ void Begin(int o) {
+  // With LoRA registers are short: the inputs only go to the first cache.
+  __device__ __forceinline__ void Begin(const LoraTile& tile, const Expand& expand, int octet) {
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
-      token[e] = expand.template Token<kLora>(o, e, tile);
+      token[e] = expand.template Token<kLora>(tile, octet, e);
 #pragma unroll
       for (int p = 0; p < kPieces; ++p) {
         if (kLora && token[e] >= 0) PrefetchL1(At(token[e]) + p * 64);
@@ -80,19 +78,20 @@ struct RopeTokens {
     }
   }
 
-  __device__ __forceinline__ void Store(int o) const {
+  __device__ __forceinline__ void Store(const Expand& expand) const {
     const int kv_head = head - args.heads.num_heads;
     const bool is_v = kv_head >= args.heads.num_kv_heads;
     const float* norm = kv_head < 0 ? args.q_norm : args.k_norm;
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
+      if (!__any_sync(~0u, token[e] >= 0)) continue;
       float x[kPieces][8] = {};
 #pragma unroll
       for (int p = 0; p < kPieces; ++p) {
         if (token[e] >= 0) Load8(At(token[e]) + p * 64, x[p]);
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
-          if (kLora) x[p][i] += expand.Delta(o, p, i, e);
+          if (kLora) x[p][i] += expand.Delta(p, i, e);
         }
       }
       if (!is_v) {
@@ -111,40 +110,46 @@ struct RopeTokens {
   }
 };
 
-// grid [heads / warps, workers].
-template <bool kLora, int kPieces, int kOctets>
-__global__ void __launch_bounds__(32 * kRopeWarps, kOctets == 1 ? 4 : 3)
+// grid: any.
+template <bool kLora, int kPieces>
+__global__ void __launch_bounds__(32 * kRopeWarps, 4)
     RopeTileKernel(RopeArgs args, LoraStep step, LoraTargets targets, int splits) {
-  using Expand = ExpandTile<kPieces, kOctets>;
+  using Expand = ExpandTile<kPieces, 1>;
   GridLaunchDependents();
   const HeadShape& heads = args.heads;
-  const TileWalk walk(args.tokens, 8 * kOctets);
-  const int head = blockIdx.x * kRopeWarps + threadIdx.x / 32;
-  ExpandPiece pieces[kPieces];
+  Expand expand;
+  LoraTile tile;
+  int tile_index = -1;
+  int target = -1;
+  PairWalk walk(NumTiles<kLora>(step, args.tokens), heads.num_heads + 2 * heads.num_kv_heads);
+  for (; walk.more(); ++walk.at) {
+    const int head = walk.piece();
+    ExpandPiece pieces[kPieces];
 #pragma unroll
-  for (int p = 0; p < kPieces; ++p) {
-    pieces[p] = PieceAt(targets, (head * kPieces + p) * 64 + 8 * Expand::Group());
-  }
-  for (int index = blockIdx.y; head < heads.num_heads + 2 * heads.num_kv_heads;
-       index += gridDim.y) {
-    const LoraTile tile = walk.At<kLora>(step, index);
-    if (tile.count < 0) break;
-    Expand expand;
+    for (int p = 0; p < kPieces; ++p) {
+      pieces[p] = PieceAt(targets, (head * kPieces + p) * 64 + 8 * Expand::Group());
+    }
+    if (walk.tile() != tile_index || pieces[0].target != target) {
+      tile_index = walk.tile();
+      target = pieces[0].target;
+      tile = TileAt<kLora>(step, args.tokens, tile_index);
+      if (kLora) expand.SetTile(step, targets, tile, pieces);
+    }
     if (kLora) {
-      expand.Begin(step, targets, tile, pieces);
-      Expand::Prefetch(step, targets, walk.At<kLora>(step, index + gridDim.y), pieces);
+      expand.LoadFirst(step, pieces);
+      if (walk.at + 1 < walk.end) expand.PrefetchNext(step, 64 * kPieces);
     }
     GridDependencyWait();
-    RopeTokens<kLora, kPieces, kOctets> tokens(args, tile, expand, head);
-    if constexpr (kOctets == 1) tokens.Begin(0);
-    if (kLora) expand.Finish(step, targets, splits);
-#pragma unroll
-    for (int o = 0; o < kOctets; ++o) {
-      if constexpr (kOctets > 1) tokens.Begin(o);
-      tokens.Store(o);
+    RopeTokens<kLora, kPieces> tokens(args, head);
+    for (int octet = 0; octet * 8 < tile.count; ++octet) {
+      if (kLora && tile.count > 8) expand.SetOctet(step, octet);
+      if (kLora && octet > 0) expand.LoadFirst(step, pieces);
+      tokens.Begin(tile, expand, octet);
+      if (kLora) expand.Sum(step, targets, splits);
+      tokens.Store(expand);
     }
   }
-  GridDependencyWait();
+  if (blockIdx.x == 0) GridDependencyWait();
 }
 
 }  // namespace rootstock::kernels::cuda
