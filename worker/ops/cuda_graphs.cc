@@ -86,6 +86,7 @@ absl::Status CudaOps::Record(int rows, bool lora, const std::function<absl::Stat
     sizes.groups = rows;
     sizes.members = rows;
   }
+  every_token_has_output_ = true;
   RETURN_IF_ERROR(step_->Fill({}, sizes, memory_.page_tokens));
   RETURN_IF_ERROR(Enter(sizes, /*max_q_len=*/1, limits_.max_positions));
   RETURN_IF_ERROR(forward());
@@ -107,12 +108,15 @@ absl::Status CudaOps::Record(int rows, bool lora, const std::function<absl::Stat
   return CudaStatus(cudaGraphUpload(out.exec, stream), "graphs");
 }
 
-// Only decode steps: a token a row, each with an output, in order.
-const CudaOps::Graph* CudaOps::FindGraph(const StepView& step, const StepSizes& exact) const {
-  if (exact.tokens != exact.rows || exact.outputs != exact.rows) return nullptr;
+bool CudaOps::IsDecode(const StepView& step, const StepSizes& exact) {
+  if (exact.tokens != exact.rows || exact.outputs != exact.rows) return false;
   for (int i = 0; i < exact.rows; ++i) {
-    if (step.output_tokens[i] != i) return nullptr;
+    if (step.output_tokens[i] != i) return false;
   }
+  return true;
+}
+
+const CudaOps::Graph* CudaOps::FindGraph(const StepSizes& exact) const {
   for (const Graph& graph : graphs_) {
     if (graph.sizes.rows < exact.rows || (graph.sizes.groups > 0) != (exact.groups > 0)) continue;
     if (graph.sizes.groups >= exact.groups && graph.sizes.members >= exact.members) return &graph;

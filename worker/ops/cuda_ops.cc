@@ -91,7 +91,8 @@ absl::Status CudaOps::BeginStep(const StepView& step) {
     max_q_len = std::max(max_q_len, row.num_tokens);
     max_kv_len = std::max(max_kv_len, row.start_position + row.num_tokens);
   }
-  graph_ = FindGraph(step, sizes);
+  every_token_has_output_ = IsDecode(step, sizes);
+  graph_ = every_token_has_output_ ? FindGraph(sizes) : nullptr;
   if (graph_ != nullptr) {
     sizes = graph_->sizes;
     max_kv_len = limits_.max_positions;
@@ -143,8 +144,10 @@ void CudaOps::AddRmsNorm(float* residual, void* delta, const LoraDelta& lora, co
   args.eps = eps;
   args.n = n;
   args.tokens = sizes_.tokens;
-  args.rows = outputs_only ? arrays_.output_tokens : nullptr;
-  args.num_rows = outputs_only ? sizes_.outputs : 0;
+  // Where every token has an output, in order, the kernel for all tokens does it: it shares B.
+  const bool some = outputs_only && !every_token_has_output_;
+  args.rows = some ? arrays_.output_tokens : nullptr;
+  args.num_rows = some ? sizes_.outputs : 0;
   args.out = out;
   cuda::AddRmsNorm(args, lora_, TargetsOf(lora), device_.stream());
 }

@@ -54,8 +54,10 @@ class CudaOps : public Ops {
 
   void DropGraphs();
   absl::Status Record(int rows, bool lora, const std::function<absl::Status()>& forward);
-  // The smallest graph that the step fits, or null.
-  const Graph* FindGraph(const StepView& step, const StepSizes& exact) const;
+  // A token a row, each with an output, in order.
+  static bool IsDecode(const StepView& step, const StepSizes& exact);
+  // The smallest graph that a decode step fits, or null.
+  const Graph* FindGraph(const StepSizes& exact) const;
   // Points the operators at a step of these sizes.
   absl::Status Enter(const StepSizes& sizes, int max_q_len, int max_kv_len);
   void MatMul(const void* x, int m, const Matrix& w, const float* bias, DType out_type, void* out);
@@ -79,6 +81,7 @@ class CudaOps : public Ops {
   StepArrays arrays_;  // on the device
   kernels::cuda::LoraStep lora_;
   const Graph* graph_ = nullptr;  // of this step
+  bool every_token_has_output_ = false;
   OpsStepStats stats_;
   absl::Status error_;
 };
