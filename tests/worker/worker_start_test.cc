@@ -86,13 +86,14 @@ TEST_P(BadStartTest, EndsWithAClearError) {
   EXPECT_THAT(job.Output(), HasSubstr(GetParam().mentions));
 }
 
-INSTANTIATE_TEST_SUITE_P(Worker, BadStartTest,
-                         testing::Values(BadStart{"NoCuda", 1, {"--device", "cuda"}, "device=cuda"},
-                                         BadStart{"Ranks", 7, {}, "tp_size=7"},
-                                         BadStart{
-                                             "NoModel", 2, {"--model", "/nowhere"}, "/nowhere"},
-                                         BadStart{"Flag", 1, {"--device", "tpu"}, "tpu"}),
-                         [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Worker, BadStartTest,
+    testing::Values(BadStart{"NoCuda", 1, {"--device", "cuda"}, "device=cuda"},
+                    BadStart{"CudaRanks", 2, {"--device", "cuda"}, "a group of 2 ranks"},
+                    BadStart{"Ranks", 7, {}, "tp_size=7"},
+                    BadStart{"NoModel", 2, {"--model", "/nowhere"}, "/nowhere"},
+                    BadStart{"Flag", 1, {"--device", "tpu"}, "tpu"}),
+    [](const auto& info) { return info.param.name; });
 
 TEST(WorkerStart, MetricsPortTaken) {
   const int fd = socket(AF_INET, SOCK_STREAM, 0);

@@ -21,8 +21,15 @@ absl::StatusOr<DType> WeightType(const WorkerOptions& options) {
 }
 
 // auto: where this build and host can.
-absl::StatusOr<bool> UseCuda(const WorkerOptions& options, const HostPlace& place) {
+absl::StatusOr<bool> UseCuda(const WorkerOptions& options, int tp_size, const HostPlace& place) {
   if (options.device == "cpu") return false;
+  if (tp_size > 1) {
+    if (options.device == "auto") return false;
+    return MakeError(absl::StatusCode::kUnimplemented, Reason::kInvalidArgument, "device", "cuda",
+                     absl::StrCat("a group of ", tp_size,
+                                  " ranks needs collectives on the device, which this build has "
+                                  "not; one rank does without, --device cpu takes any number"));
+  }
   const absl::Status cuda = FreeCudaBytes(place.local_rank).status();
   if (options.device == "cuda") RETURN_IF_ERROR(cuda);
   return cuda.ok();
@@ -78,7 +85,7 @@ absl::StatusOr<ModelPlan> PlanModel(const WorkerOptions& options, int tp_size,
   ModelPlan plan;
   ASSIGN_OR_RETURN(plan.spec, LoadModelSpec(options.model));
   ASSIGN_OR_RETURN(plan.tp, MakeTpPlan(plan.spec, tp_size));
-  ASSIGN_OR_RETURN(plan.cuda, UseCuda(options, place));
+  ASSIGN_OR_RETURN(plan.cuda, UseCuda(options, tp_size, place));
   ASSIGN_OR_RETURN(DType dtype, WeightType(options));
   // The GPU computes in the type of the weights, the host's processor always in f32.
   if (plan.cuda) plan.compute_type = dtype;
