@@ -84,7 +84,6 @@ absl::Status StepRig::MakePages() {
   const uint64_t token_bytes = KvBytesPerToken(spec_, tp_, backend_.compute_type);
   if (options_.cuda) {
     while (page_tokens_ < 64 && page_tokens_ * token_bytes < uint64_t{1} << 20) page_tokens_ *= 2;
-    while (page_tokens_ > 4 && page_tokens_ * token_bytes > uint64_t{4} << 20) page_tokens_ /= 2;
   }
   const int positions = options_.context + options_.steps;
   const uint32_t row_pages = (positions + page_tokens_ - 1) / page_tokens_;

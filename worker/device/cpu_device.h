@@ -22,6 +22,8 @@ class CpuDevice : public Device {
   absl::StatusOr<std::byte*> Stage(std::byte* to, size_t bytes) override { return to; }
   absl::Status WriteBack() override { return absl::OkStatus(); }
   absl::Status Read(const void* from, std::span<std::byte> out) override;
+  uint64_t Mark() override { return 0; }
+  absl::Status Wait(uint64_t mark) override { return absl::OkStatus(); }
   void NotifyWhenDone(std::function<void()> done) override { done(); }
   int threads() const { return threads_; }
 

@@ -15,7 +15,7 @@ void FreeLarge(void* data, size_t) { cudaFree(data); }
 // Returns to the pool without waiting: the owner frees only what no running step names.
 void FreeSmall(void* data, size_t) { cudaFreeAsync(data, nullptr); }
 
-void CUDART_CB CallAndDelete(void* done) {
+void CUDART_CB CallAndDelete(cudaStream_t, cudaError_t, void* done) {
   const std::unique_ptr<std::function<void()>> owned(static_cast<std::function<void()>*>(done));
   (*owned)();
 }
@@ -63,6 +63,7 @@ std::string UuidText(const cudaUUID_t& uuid) {
 absl::Status CudaStatus(cudaError_t error, const std::string& what) {
   if (error == cudaSuccess) return absl::OkStatus();
   const bool memory = error == cudaErrorMemoryAllocation;
+  if (memory) cudaGetLastError();  // said here, not once more by the next step
   return MakeError(memory ? absl::StatusCode::kResourceExhausted : absl::StatusCode::kInternal,
                    memory ? Reason::kNoMemory : Reason::kInternal, what, cudaGetErrorName(error),
                    cudaGetErrorString(error));
@@ -80,6 +81,15 @@ absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Create(int index) {
       cudaStreamCreateWithFlags(&device->notify_stream_, cudaStreamNonBlocking), "stream"));
   RETURN_IF_ERROR(CudaStatus(
       cudaEventCreateWithFlags(&device->notify_event_, cudaEventDisableTiming), "event"));
+  for (cudaEvent_t& mark : device->marks_) {
+    RETURN_IF_ERROR(CudaStatus(cudaEventCreateWithFlags(&mark, cudaEventDisableTiming), "event"));
+  }
+  // Small allocations come and go with adapters: what was freed stays with the pool.
+  cudaMemPool_t pool = nullptr;
+  uint64_t keep = UINT64_MAX;
+  RETURN_IF_ERROR(CudaStatus(cudaDeviceGetDefaultMemPool(&pool, index), "memory pool"));
+  RETURN_IF_ERROR(CudaStatus(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep),
+                             "memory pool"));
   for (Staging& staging : device->staging_) {
     RETURN_IF_ERROR(
         CudaStatus(cudaEventCreateWithFlags(&staging.copied, cudaEventDisableTiming), "event"));
@@ -92,6 +102,9 @@ CudaDevice::~CudaDevice() {
   for (Staging& staging : staging_) {
     if (staging.data != nullptr) cudaFreeHost(staging.data);
     if (staging.copied != nullptr) cudaEventDestroy(staging.copied);
+  }
+  for (const cudaEvent_t mark : marks_) {
+    if (mark != nullptr) cudaEventDestroy(mark);
   }
   if (notify_event_ != nullptr) cudaEventDestroy(notify_event_);
   if (notify_stream_ != nullptr) cudaStreamDestroy(notify_stream_);
@@ -154,12 +167,24 @@ absl::Status CudaDevice::Read(const void* from, std::span<std::byte> out) {
   return CudaStatus(cudaStreamSynchronize(stream_), "copy from the device");
 }
 
-// A callback on the step stream itself would hold up the step behind it.
+// A failed record shows when the mark is waited for: the device is broken.
+uint64_t CudaDevice::Mark() {
+  cudaEventRecord(marks_[num_marks_ % marks_.size()], stream_);
+  return num_marks_++;
+}
+
+absl::Status CudaDevice::Wait(uint64_t mark) {
+  RETURN_IF_ERROR(CudaStatus(cudaEventSynchronize(marks_[mark % marks_.size()]), "step"));
+  return CudaStatus(cudaPeekAtLastError(), "step");
+}
+
+// A callback on the step stream itself would hold up the step behind it. Unlike a host function, a
+// stream callback comes after a fault too.
 void CudaDevice::NotifyWhenDone(std::function<void()> done) {
   auto owned = std::make_unique<std::function<void()>>(std::move(done));
-  cudaEventRecord(notify_event_, stream_);
-  cudaStreamWaitEvent(notify_stream_, notify_event_, 0);
-  if (cudaLaunchHostFunc(notify_stream_, &CallAndDelete, owned.get()) == cudaSuccess) {
+  if (cudaEventRecord(notify_event_, stream_) == cudaSuccess &&
+      cudaStreamWaitEvent(notify_stream_, notify_event_, 0) == cudaSuccess &&
+      cudaStreamAddCallback(notify_stream_, &CallAndDelete, owned.get(), 0) == cudaSuccess) {
     owned.release();
     return;
   }

@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <array>
 #include <memory>
 #include <string>
 
@@ -27,6 +28,8 @@ class CudaDevice : public Device {
   absl::StatusOr<std::byte*> Stage(std::byte* to, size_t bytes) override;
   absl::Status WriteBack() override;
   absl::Status Read(const void* from, std::span<std::byte> out) override;
+  uint64_t Mark() override;
+  absl::Status Wait(uint64_t mark) override;
   void NotifyWhenDone(std::function<void()> done) override;
 
   cudaStream_t stream() const { return stream_; }
@@ -46,6 +49,8 @@ class CudaDevice : public Device {
   cudaStream_t stream_ = nullptr;
   cudaStream_t notify_stream_ = nullptr;
   cudaEvent_t notify_event_ = nullptr;
+  std::array<cudaEvent_t, 8> marks_ = {};
+  uint64_t num_marks_ = 0;
   Staging staging_[2];
   int next_staging_ = 0;
   std::byte* staged_to_ = nullptr;

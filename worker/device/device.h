@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
@@ -56,7 +57,12 @@ class Device {
   virtual absl::Status WriteBack() = 0;
   // out = [from, from + out.size()) once all work before is done.
   virtual absl::Status Read(const void* from, std::span<std::byte> out) = 0;
-  // Calls `done`, on any thread, when all that was enqueued so far has run. `done` calls no Device.
+  // A mark behind all that was enqueued so far; Wait returns once that has run, with the first
+  // error of the device. The eight latest marks can be waited for.
+  virtual uint64_t Mark() = 0;
+  virtual absl::Status Wait(uint64_t mark) = 0;
+  // Calls `done`, on any thread, when all that was enqueued so far has run or the device has
+  // failed. `done` calls no Device.
   virtual void NotifyWhenDone(std::function<void()> done) = 0;
 };
 

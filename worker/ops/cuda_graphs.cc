@@ -1,6 +1,8 @@
 // CudaOps: what it takes before the first step, and the graphs of decode steps.
 #include <algorithm>
 #include <chrono>
+#include <numeric>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/log.h"
@@ -13,15 +15,16 @@ namespace {
 namespace cuda = kernels::cuda;
 
 constexpr int kMaxGraphRows = cuda::kDecodeTokens;
+constexpr int kMinRowsBeside = 16;
 
-// Rows of the graphs: close together where a pad costs most.
-std::vector<int> GraphRows(int max_rows) {
+// Rows of the graphs, close together where a pad costs most; the last is `most`, if graphs go so
+// far.
+std::vector<int> GraphRows(int most) {
+  most = std::min(most, kMaxGraphRows);
   std::vector<int> out;
-  for (int rows = 1; rows < 8; rows *= 2) out.push_back(rows);
-  for (int rows = 8; rows < 128; rows += 8) out.push_back(rows);
-  for (int rows = 128; rows <= kMaxGraphRows; rows += 32) out.push_back(rows);
-  const auto first_enough = std::lower_bound(out.begin(), out.end(), max_rows);
-  if (first_enough != out.end()) out.erase(first_enough + 1, out.end());
+  for (int rows = 1; rows < most; rows += rows < 8 ? rows : rows < 128 ? 8 : 32)
+    out.push_back(rows);
+  out.push_back(most);
   return out;
 }
 
@@ -38,13 +41,19 @@ absl::Status CudaOps::Prepare(const OpsLimits& limits,
                               const std::function<absl::Status()>& forward) {
   DropGraphs();
   limits_ = limits;
-  const std::vector<int> graph_rows = GraphRows(limits.max_rows);
-  const int rows = std::max(limits.max_rows, graph_rows.back());
+  if (side_ == nullptr) {
+    RETURN_IF_ERROR(CudaStatus(cudaStreamCreateWithFlags(&side_, cudaStreamNonBlocking), "stream"));
+    for (cudaEvent_t* event : {&fork_, &join_}) {
+      RETURN_IF_ERROR(CudaStatus(cudaEventCreateWithFlags(event, cudaEventDisableTiming), "event"));
+    }
+  }
+  const std::vector<int> graph_rows =
+      GraphRows(std::min({limits.max_rows, limits.max_tokens, limits.max_outputs}));
   StepCapacity capacity;
-  capacity.sizes.tokens = std::max(limits.max_tokens, rows);
-  capacity.sizes.rows = rows;
-  capacity.sizes.outputs = std::max(limits.max_outputs, rows);
-  capacity.sizes.groups = std::max(rows, cuda::kDecodeTokens);
+  capacity.sizes.tokens = limits.max_tokens;
+  capacity.sizes.rows = limits.max_rows;
+  capacity.sizes.outputs = limits.max_outputs;
+  capacity.sizes.groups = std::max(limits.max_rows, cuda::kDecodeTokens);
   capacity.sizes.members = std::max(cuda::kDecodeMembers, 2 * capacity.sizes.tokens);
   const int pages = limits.max_positions / static_cast<int>(memory_.page_tokens) + 1;
   capacity.pages = limits.max_rows * pages;
@@ -68,9 +77,14 @@ absl::Status CudaOps::Prepare(const OpsLimits& limits,
                      error);
   }
   const auto start = std::chrono::steady_clock::now();
-  for (const bool lora : {false, true}) {
-    for (const int n : graph_rows) RETURN_IF_ERROR(Record(n, lora, forward));
+  for (const int n : graph_rows) {
+    RETURN_IF_ERROR(Record({n, n, n, 0, 0}, /*beside=*/false, forward));
+    // With few adapters shrinks are latency and run beside the base's GEMMs; with many, or few
+    // rows, they only get in each other's way.
+    if (n >= kMinRowsBeside) RETURN_IF_ERROR(Record({n, n, n, n / 4, n}, /*beside=*/true, forward));
+    RETURN_IF_ERROR(Record({n, n, n, n, n}, /*beside=*/false, forward));
   }
+  RETURN_IF_ERROR(WarmUp(forward));
   RETURN_IF_ERROR(CudaStatus(cudaStreamSynchronize(device_.stream()), "graphs"));
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -78,14 +92,25 @@ absl::Status CudaOps::Prepare(const OpsLimits& limits,
   return absl::OkStatus();
 }
 
+// Steps with prompts use other kernels: they are loaded before the first one comes.
+absl::Status CudaOps::WarmUp(const std::function<absl::Status()>& forward) {
+  const int tokens = std::min(limits_.max_tokens, limits_.max_positions);
+  const std::vector<int32_t> ids(tokens, 0);
+  std::vector<int32_t> positions(tokens);
+  std::iota(positions.begin(), positions.end(), 0);
+  const std::vector<uint32_t> scratch(tokens / memory_.page_tokens + 1, 0);
+  const SequenceView row{0, tokens, 0, scratch};
+  const int32_t last = tokens - 1;
+  RETURN_IF_ERROR(BeginStep({ids, positions, {&row, 1}, {}, {&last, 1}}));
+  RETURN_IF_ERROR(Run(forward));
+  return EndStep().status();
+}
+
 // A step of pads alone runs once as it is, so that libraries and kernels are set up, then is
 // recorded.
-absl::Status CudaOps::Record(int rows, bool lora, const std::function<absl::Status()>& forward) {
-  StepSizes sizes{rows, rows, rows, 0, 0};
-  if (lora) {
-    sizes.groups = rows;
-    sizes.members = rows;
-  }
+absl::Status CudaOps::Record(const StepSizes& sizes, bool beside,
+                             const std::function<absl::Status()>& forward) {
+  beside_ = beside;
   every_token_has_output_ = true;
   RETURN_IF_ERROR(step_->Fill({}, sizes, memory_.page_tokens));
   RETURN_IF_ERROR(Enter(sizes, /*max_q_len=*/1, limits_.max_positions));
@@ -100,6 +125,7 @@ absl::Status CudaOps::Record(int rows, bool lora, const std::function<absl::Stat
   RETURN_IF_ERROR(recorded);
   RETURN_IF_ERROR(EndStep().status());
   RETURN_IF_ERROR(CudaStatus(ended, "graphs"));
+  beside_ = false;
   Graph out{sizes, nullptr};
   const cudaError_t made = cudaGraphInstantiate(&out.exec, graph, 0);
   cudaGraphDestroy(graph);

@@ -45,7 +45,16 @@ CudaOps::CudaOps(CudaDevice& device, DType compute_type, const PagedMemory& memo
       sampler_(sampler),
       linear_(std::move(linear)) {}
 
-CudaOps::~CudaOps() { DropGraphs(); }
+CudaOps::~CudaOps() {
+  DropGraphs();
+  if (join_ != nullptr) cudaEventDestroy(join_);
+  if (fork_ != nullptr) cudaEventDestroy(fork_);
+  if (side_ != nullptr) cudaStreamDestroy(side_);
+}
+
+void CudaOps::Join(const LoraDelta& lora) {
+  if (beside_ && lora.num_targets > 0) cudaStreamWaitEvent(device_.stream(), join_, 0);
+}
 
 void CudaOps::Check(const std::string& what, const std::string& error) {
   if (error.empty() || !error_.ok()) return;
@@ -136,6 +145,7 @@ void CudaOps::Embed(const Matrix& table, int first_id, float* residual) {
 
 void CudaOps::AddRmsNorm(float* residual, void* delta, const LoraDelta& lora, const float* weight,
                          float eps, int n, bool outputs_only, void* out) {
+  Join(lora);
   cuda::AddNormArgs args;
   args.type = type_;
   args.residual = residual;
@@ -181,6 +191,7 @@ void CudaOps::Head(const void* x, const Matrix& w, float* logits) {
 
 void CudaOps::RopeWriteKv(int layer, const AttentionShape& shape, const RopeAndKv& rope,
                           const LoraDelta& lora, void* qkv) {
+  Join(lora);
   cuda::RopeArgs args;
   args.type = type_;
   args.qkv = qkv;
@@ -202,6 +213,7 @@ void CudaOps::Attention(int layer, const AttentionShape& shape, const void* qkv,
 }
 
 void CudaOps::SiluMul(void* gate_up, const LoraDelta& lora, int n, void* out) {
+  Join(lora);
   cuda::SiluMulArgs args;
   args.type = type_;
   args.gate_up = gate_up;
@@ -219,13 +231,20 @@ LoraDelta CudaOps::LoraShrink(int layer, std::span<const LoraTarget> targets, in
   delta.in = in;
   delta.num_targets = static_cast<int>(targets.size());
   std::copy(targets.begin(), targets.end(), delta.targets.begin());
-  cuda::LoraShrink(lora_, TargetsOf(delta), x, sizes_.tokens, device_.stream());
+  const cudaStream_t stream = beside_ ? side_ : device_.stream();
+  if (beside_) {
+    cudaEventRecord(fork_, device_.stream());
+    cudaStreamWaitEvent(side_, fork_, 0);
+  }
+  cuda::LoraShrink(lora_, TargetsOf(delta), x, sizes_.tokens, stream);
+  if (beside_) cudaEventRecord(join_, side_);
   ++stats_.lora_shrink.segments;
   return delta;
 }
 
 void CudaOps::LoraExpand(const LoraDelta& lora, int width, void* out) {
   if (lora.num_targets == 0) return;
+  Join(lora);
   cuda::LoraExpand(lora_, TargetsOf(lora), width, out, sizes_.tokens, device_.stream());
 }
 

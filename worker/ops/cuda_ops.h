@@ -53,7 +53,12 @@ class CudaOps : public Ops {
   };
 
   void DropGraphs();
-  absl::Status Record(int rows, bool lora, const std::function<absl::Status()>& forward);
+  // beside: LoRA's shrinks run beside the GEMMs that they go with.
+  absl::Status Record(const StepSizes& sizes, bool beside,
+                      const std::function<absl::Status()>& forward);
+  absl::Status WarmUp(const std::function<absl::Status()>& forward);
+  // The consumer of a projection waits for the shrink that ran beside it.
+  void Join(const LoraDelta& lora);
   // A token a row, each with an output, in order.
   static bool IsDecode(const StepView& step, const StepSizes& exact);
   // The smallest graph that a decode step fits, or null.
@@ -75,7 +80,10 @@ class CudaOps : public Ops {
   std::unique_ptr<CudaStep> step_;
   std::unique_ptr<kernels::cuda::PagedAttention> attention_;
   DeviceBuffer lora_v_;
-  std::vector<Graph> graphs_;  // ascending, without LoRA before with it
+  std::vector<Graph> graphs_;  // by rows, then by groups
+  cudaStream_t side_ = nullptr;
+  cudaEvent_t fork_ = nullptr, join_ = nullptr;
+  bool beside_ = false;
 
   StepSizes sizes_;    // of the launch
   StepArrays arrays_;  // on the device

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <limits>
 
 #include "absl/strings/str_cat.h"
@@ -45,7 +46,10 @@ absl::Status CudaSampler::Prepare(const SamplerLimits& limits) {
   limits_ = limits;
   error_ = absl::OkStatus();
   const size_t slots = limits.num_slots, vocab = limits.vocab;
-  ASSIGN_OR_RETURN(last_tokens_, device_.Allocate(slots * sizeof(int32_t), "sampler"));
+  // Recorded steps hold its address: it moves only with num_slots, and then they are recorded anew.
+  if (last_tokens_.bytes() < slots * sizeof(int32_t)) {
+    ASSIGN_OR_RETURN(last_tokens_, device_.Allocate(slots * sizeof(int32_t), "sampler"));
+  }
   ASSIGN_OR_RETURN(counts_, device_.Allocate(slots * vocab * sizeof(uint32_t), "token counts"));
   counted_.assign(slots, false);
   ASSIGN_OR_RETURN(
@@ -198,6 +202,9 @@ absl::Status CudaSampler::FillInput(std::span<const SampleOrder> orders, Flight&
 
 absl::Status CudaSampler::Sample(const float* logits, std::span<const SampleOrder> orders) {
   RETURN_IF_ERROR(error_);
+  if (under_way_.size() == std::size(flights_)) {
+    return absl::InternalError("a third sampler step before the first was collected");
+  }
   Flight& flight = flights_[next_];
   cuda::SampleStep step;
   RETURN_IF_ERROR(FillInput(orders, flight, step));

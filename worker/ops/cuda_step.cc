@@ -74,6 +74,12 @@ CudaStep::~CudaStep() {
 }
 
 absl::Status CudaStep::Fill(const StepView& step, const StepSizes& sizes, uint32_t page_tokens) {
+  if (sizes.groups > capacity_.sizes.groups || sizes.members > capacity_.sizes.members) {
+    return MakeError(absl::StatusCode::kResourceExhausted, Reason::kNoMemory, "adapters",
+                     absl::StrCat(sizes.groups),
+                     absl::StrCat("on ", sizes.members, " tokens in all; a step holds ",
+                                  capacity_.sizes.groups, " on ", capacity_.sizes.members));
+  }
   const int image = next_;
   next_ = (next_ + 1) % kImages;
   RETURN_IF_ERROR(CudaStatus(cudaEventSynchronize(copied_[image]), "step data"));

@@ -25,6 +25,8 @@ class FakeModel : public StepModel {
   absl::Status Prepare(const ModelLimits& limits, int max_logprobs) override;
   TokenSampler& sampler() override { return sampler_; }
   bool asynchronous() const override { return leaves_running; }
+  uint64_t Mark() override { return device_.Mark(); }
+  absl::Status Wait(uint64_t mark) override { return device_.Wait(mark); }
   void NotifyWhenDone(std::function<void()> done) override { done(); }
   absl::StatusOr<const float*> Forward(const ForwardBatch& batch) override;
   // Counts each segment of the batch once in both kernels.

@@ -41,6 +41,8 @@ class LoadedModel : public StepModel {
   absl::Status Prepare(const ModelLimits& limits, int max_logprobs) override;
   TokenSampler& sampler() override { return *backend_.sampler; }
   bool asynchronous() const override { return backend_.asynchronous; }
+  uint64_t Mark() override { return backend_.device->Mark(); }
+  absl::Status Wait(uint64_t mark) override { return backend_.device->Wait(mark); }
   void NotifyWhenDone(std::function<void()> done) override {
     backend_.device->NotifyWhenDone(std::move(done));
   }

@@ -32,6 +32,7 @@ struct PendingStep {
   CommandId id;
   std::chrono::steady_clock::time_point start;
   StepFacts facts;
+  uint64_t mark = 0;                   // behind the step on the device
   std::vector<RowResult> results;      // [rows], slots filled in
   std::vector<RowOutput> wanted;       // [rows]
   std::vector<uint32_t> sampling;      // rows that sample, ascending

@@ -35,14 +35,12 @@ absl::StatusOr<bool> UseCuda(const WorkerOptions& options, int tp_size, const Ho
   return cuda.ok();
 }
 
-// PROTOCOL §5: doubled while a page is under 1 MB, halved while over 4 MB, between 4 and 64; 16 on
-// the host's processor.
+// 16; on a GPU doubled while a page is under 1 MB, up to 64 (ADR 5).
 uint32_t DefaultPageTokens(const ModelPlan& plan) {
   uint32_t tokens = 16;
   if (!plan.cuda) return tokens;
   const uint64_t bytes = KvBytesPerToken(plan.spec, plan.tp, plan.compute_type);
   while (tokens < 64 && tokens * bytes < uint64_t{1} << 20) tokens *= 2;
-  while (tokens > 4 && tokens * bytes > uint64_t{4} << 20) tokens /= 2;
   return tokens;
 }
 
@@ -62,6 +60,12 @@ uint64_t WeightBytes(const ModelPlan& plan) {
     most = std::max(most, elements * DTypeBytes(plan.source.dtype));
   }
   return most;
+}
+
+absl::Status CheckCudaModel(const ModelSpec& spec) {
+  if (spec.head_dim % 8 == 0 && spec.head_dim <= 256) return absl::OkStatus();
+  return InvalidField(Reason::kModelInvalid, "head_dim", absl::StrCat(spec.head_dim),
+                      "a GPU serves multiples of 8 up to 256");
 }
 
 // What is free, less weights and a share for workspaces, graphs and libraries.
@@ -93,7 +97,10 @@ absl::StatusOr<ModelPlan> PlanModel(const WorkerOptions& options, int tp_size,
   ASSIGN_OR_RETURN(plan.fingerprint, FingerprintOf(plan.source, plan.spec));
   uint64_t budget = 0;
   if (plan.cuda) {
-    ASSIGN_OR_RETURN(budget, CudaBudget(plan, place));
+    RETURN_IF_ERROR(CheckCudaModel(plan.spec));
+    if (options.num_pages == 0) {
+      ASSIGN_OR_RETURN(budget, CudaBudget(plan, place));
+    }
   } else {
     budget = DefaultHostBudget(place.local_size);
   }

@@ -37,7 +37,11 @@ class StepModel {
   // Whether Forward and Sample return before they have run, so that the next step may be enqueued
   // behind them.
   virtual bool asynchronous() const = 0;
-  // Calls `done`, on any thread, when all that was enqueued so far has run.
+  // See Device.
+  virtual uint64_t Mark() = 0;
+  virtual absl::Status Wait(uint64_t mark) = 0;
+  // Calls `done`, on any thread, when all that was enqueued so far has run or the device has
+  // failed.
   virtual void NotifyWhenDone(std::function<void()> done) = 0;
 
   // Enqueues a forward pass: logits [batch.logit_tokens.size(), vocab_size] in device memory on

@@ -38,7 +38,7 @@ std::vector<FlagSpec> WorkerFlags(WorkerOptions& o) {
        .help = "pages of KV and adapters on each rank; 0 is what fits"},
       {.name = "page-tokens",
        .target = &o.page_tokens,
-       .help = "tokens whose KV a page holds; default 16, on a GPU what makes pages of 1 to 4 MB",
+       .help = "tokens whose KV a page holds; default 16, on a GPU more while pages are under 1 MB",
        .min = 4,
        .max = 64},
       {.name = "cache-dir",

@@ -60,6 +60,7 @@ WorkerRuntime::WorkerRuntime(StepModel& model, Communicator& communicator)
 
 absl::StatusOr<AttachReport> WorkerRuntime::Attach(const Epoch& epoch, const GroupLimits& limits) {
   while (!running_.empty()) RETURN_IF_ERROR(Finish().status());
+  RETURN_IF_ERROR(model_.Wait(model_.Mark()));  // copies too
   sequences_.clear();
   limits_ = limits;
   max_outputs_ = static_cast<int>(
@@ -139,6 +140,7 @@ absl::StatusOr<std::optional<Completion>> WorkerRuntime::Step(CommandId id, cons
     RETURN_IF_ERROR(Enqueue(batch, rows, step));
     if (scores) RETURN_IF_ERROR(CollectOutcomes(step));
   }
+  step.mark = model_.Mark();
   running_.push_back(std::move(step));
   if (model_.asynchronous()) return std::nullopt;
   ASSIGN_OR_RETURN(Completion completion, Finish());
@@ -252,6 +254,7 @@ void WorkerRuntime::TakeOutcome(const PendingOutput& output, const SampleOutcome
 absl::StatusOr<Completion> WorkerRuntime::Finish() {
   PendingStep step = std::move(running_.front());
   running_.pop_front();
+  RETURN_IF_ERROR(model_.Wait(step.mark));
   RETURN_IF_ERROR(CollectOutcomes(step));
   RETURN_IF_ERROR(ShareTokens(step));
   const Clock::time_point now = Clock::now();
