@@ -5,7 +5,11 @@
 # usage: deploy/fetch_flashinfer.sh [--help]
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
-[ "${1:-}" != --help ] || { help_of "$0" && exit 0; }
+case ${1:-} in
+  "") ;;
+  --help) help_of "$0" && exit 0 ;;
+  *) die "unknown option $1 (see --help)" ;;
+esac
 
 version=0.7.4
 sha256=a051a62e09a2738e8b0de47a1944fd2f0f3eff01b728b662141ea660cb09dd32

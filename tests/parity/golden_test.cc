@@ -138,9 +138,9 @@ INSTANTIATE_TEST_SUITE_P(TpSize, SmolLm2Test, testing::Range(1, std::min(kMaxPar
 
 #ifdef ROOTSTOCK_PARITY_GPU
 
-// ‖out − ref‖ / ‖ref‖ of the logits after each prompt. bf16 rounds at 2⁻⁹ = 0.002 a stage; a
-// decoder of 30 layers has some 200 of them, which add up as a random walk.
-constexpr double kBf16Error = 0.05;
+// ‖out − ref‖ / ‖ref‖ of the logits after each prompt. transformers + PEFT in bf16 themselves reach
+// 0.031 to 0.051 on the tiny models of these goldens and 0.090 on SmolLM2 (torch 2.11, CPU).
+constexpr double kBf16Error = 0.09;
 
 double RelativeError(const std::vector<float>& out, const std::vector<float>& ref) {
   double error = 0, norm = 0;
