@@ -193,6 +193,8 @@ std::unique_ptr<DecodeAttention> DecodeAttention::Make(const AttentionShapes& sh
     status = cudaMemset(decode->workspace_ + decode->done_offset_, 0,
                         decode->workspace_bytes_ - decode->done_offset_);
   }
+  // The steps' stream does not wait for the default one.
+  if (status == cudaSuccess) status = cudaStreamSynchronize(nullptr);
   if (status != cudaSuccess) {
     *error = "attention: " + std::to_string(decode->workspace_bytes_) +
              " bytes of workspace: " + cudaGetErrorString(status);
