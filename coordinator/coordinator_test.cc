@@ -54,6 +54,18 @@ TEST(Coordinator, G5ABadPreloadIsReportedAndTheOthersAreServed) {
   EXPECT_TRUE(registry->Resolve("good", "default").ok());
 }
 
+TEST(Coordinator, AddressesWithoutAPortAreRefusedByName) {
+  for (const char* listen : {"nonsense", "0.0.0.0:", ":50051", "host:99999", "host:x"}) {
+    CoordinatorOptions options;
+    options.model = kCases + "models/tiny-llama";
+    options.listen = listen;
+    const auto coordinator = Coordinator::Start(options);
+    ASSERT_FALSE(coordinator.ok());
+    EXPECT_EQ(coordinator.status().message(),
+              std::string("listen=") + listen + ": must be HOST:PORT");
+  }
+}
+
 TEST(Coordinator, LogprobsOfAStepThatFitNoMessageAreRefusedAtStart) {
   CoordinatorOptions options;
   options.model = kCases + "models/tiny-llama";

@@ -13,10 +13,11 @@
 #   --state DIR      logs, ports, registry (default: build/quickstart)
 #   --help
 set -euo pipefail
+shopt -s extglob
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 base=SmolLM2-135M-Instruct bin=$ROOT/build/dev/bin
-state=$ROOT/build/quickstart install=1 once=0 stop=0 ranks=2 max_tokens=48
+state=$ROOT/build/quickstart install=1 once=0 stop=0 ranks="" max_tokens=48
 prompt=""
 while [ $# -gt 0 ]; do
   case $1 in
@@ -120,14 +121,21 @@ register_adapters() {
   done
 }
 
+case $ranks in
+  "" | [1-9]*([0-9])) ;;
+  *) die "--ranks $ranks: must be a positive number" ;;
+esac
 cd "$ROOT"
 if [ $stop = 1 ]; then
   stop_all
   say "stopped"
   exit 0
 fi
-trap 'trap - INT TERM EXIT; stop_all; exit 130' INT TERM
-trap 'stop_all' EXIT
+# Servers that were up before this run stay up whatever happens to it.
+started=0
+give_up() { [ $started = 0 ] || stop_all; }
+trap 'trap - INT TERM EXIT; give_up; exit 130' INT TERM
+trap 'give_up' EXIT
 
 [ $install = 0 ] ||
   deploy/install.sh --preset dev --target lora-coordinator --target lora-worker --target loractl
@@ -138,9 +146,13 @@ echo "$model"
 
 if alive coordinator && alive worker && [ "$state/worker.pid" -nt "$bin/lora-worker" ] &&
   [ "$state/coordinator.pid" -nt "$bin/lora-coordinator" ]; then
+  [ -z "$ranks" ] || [ "$ranks" = "$(cat "$state/ranks")" ] ||
+    die "the servers of an earlier run are up with $(cat "$state/ranks") ranks: --stop them first"
   say "the servers of an earlier run are up"
 else
   stop_all
+  started=1 ranks=${ranks:-2}
+  echo "$ranks" >"$state/ranks"
   start_all
 fi
 say "adapters"

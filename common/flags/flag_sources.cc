@@ -64,7 +64,7 @@ absl::StatusOr<GivenFlags> ReadYaml(const std::vector<FlagSpec>& table, const st
   YAML::Node root;
   try {
     root = YAML::LoadFile(file);
-  } catch (const YAML::Exception& error) {
+  } catch (const std::exception& error) {  // the library's, or a folder that is no file
     return InvalidField(Reason::kConfigInvalid, "config", file, error.what());
   }
   if (!root.IsMap() && !root.IsNull()) {

@@ -2,16 +2,18 @@
 #include <atomic>
 #include <chrono>
 #include <cstdio>
-#include <fstream>
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/status.h"
 #include "coordinator/ctl/answer.h"
 #include "coordinator/ctl/commands.h"
 #include "coordinator/ctl/request_flags.h"
+#include "coordinator/ctl/text.h"
 #include "rootstock/v1/inference.grpc.pb.h"
 
 namespace rootstock {
@@ -55,8 +57,8 @@ class LabelledLines {
 
 absl::StatusOr<std::vector<BatchLine>> ReadBatch(const std::string& file,
                                                  const v1::GenerateRequest& defaults) {
-  std::ifstream input(file);
-  if (!input) return absl::NotFoundError(absl::StrCat("batch=", file, ": can't be opened"));
+  ASSIGN_OR_RETURN(const std::string content, ReadTextFile("batch", file));
+  std::istringstream input(content);
   std::vector<BatchLine> lines;
   int number = 0;
   for (std::string text; std::getline(input, text);) {
@@ -68,6 +70,9 @@ absl::StatusOr<std::vector<BatchLine>> ReadBatch(const std::string& file,
           absl::StrCat(file, ":", number, ": ", std::string(line.status().message())));
     }
     lines.push_back(*std::move(line));
+  }
+  if (lines.empty()) {
+    return InvalidField(Reason::kInvalidArgument, "batch", file, "holds no request");
   }
   return lines;
 }

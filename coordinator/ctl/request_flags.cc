@@ -1,8 +1,6 @@
 #include "coordinator/ctl/request_flags.h"
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -11,6 +9,7 @@
 #include "absl/strings/str_split.h"
 #include "common/base/status.h"
 #include "common/flags/flag_value.h"
+#include "coordinator/ctl/text.h"
 
 namespace rootstock {
 namespace {
@@ -132,9 +131,8 @@ absl::Status SetLogitBias(const Texts& texts, Request& request) {
 }
 
 absl::Status SetPromptFile(const Texts& texts, Request& request) {
-  std::ifstream file(texts[0], std::ios::binary);
-  if (!file) return InvalidField(Reason::kPathInvalid, "prompt-file", texts[0], "can't be opened");
-  request.set_text(std::string(std::istreambuf_iterator<char>(file), {}));
+  ASSIGN_OR_RETURN(std::string text, ReadTextFile("prompt-file", texts[0]));
+  request.set_text(std::move(text));
   return absl::OkStatus();
 }
 

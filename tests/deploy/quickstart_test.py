@@ -67,6 +67,15 @@ class QuickstartTest(unittest.TestCase):
         again = self.quickstart("--max-tokens", "4")
         self.assertEqual(0, again.returncode, again.stdout)
         self.assertIn("the servers of an earlier run are up", again.stdout)
+        # A later run that fails leaves them alone, and can't change what they are.
+        failed = self.quickstart("--max-tokens", "-3")
+        self.assertNotEqual(0, failed.returncode)
+        self.assertIn("max_tokens=-3", failed.stdout)
+        other = self.quickstart("--ranks", "1")
+        self.assertNotEqual(0, other.returncode)
+        self.assertIn("are up with 2 ranks", other.stdout)
+        self.assertNotEqual(0, self.quickstart("--ranks", "0").returncode)
+        self.assertEqual(0, self.quickstart("--max-tokens", "4").returncode)
         self.assertEqual(0, self.quickstart("--stop").returncode)
         self.assertEqual([], processes_naming(self.state))
 
