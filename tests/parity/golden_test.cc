@@ -6,6 +6,8 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <map>
+#include <string>
 
 #include "common/lora/peft_loader.h"
 #include "tests/parity/golden_file.h"
@@ -138,9 +140,13 @@ INSTANTIATE_TEST_SUITE_P(TpSize, SmolLm2Test, testing::Range(1, std::min(kMaxPar
 
 #ifdef ROOTSTOCK_PARITY_GPU
 
-// ‖out − ref‖ / ‖ref‖ of the logits after each prompt. transformers + PEFT in bf16 themselves reach
-// 0.031 to 0.051 on the tiny models of these goldens and 0.090 on SmolLM2 (torch 2.11, CPU).
-constexpr double kBf16Error = 0.09;
+// ‖out − ref‖ / ‖ref‖ of the logits after each prompt that transformers + PEFT themselves reach in
+// bf16 on these goldens, the worst of each model (tests/golden/bf16_error.py; torch 2.11, CPU).
+// Ours rounds at other places, KV among them: at most half as much again.
+const std::map<std::string, double> kTransformersBf16Error = {
+    {"smollm2", 0.0903},          {"tiny-llama-8q2kv", 0.0506},   {"tiny-llama3-6q3kv", 0.0477},
+    {"tiny-mistral-odd", 0.0422}, {"tiny-qwen2-sharded", 0.0347}, {"tiny-qwen3-headdim", 0.0309}};
+constexpr double kBf16Factor = 1.5;
 
 double RelativeError(const std::vector<float>& out, const std::vector<float>& ref) {
   double error = 0, norm = 0;
@@ -173,7 +179,7 @@ TEST(GoldenTest, Bf16LogitsAreWithinTheStatedError) {
         worst = std::max(worst, RelativeError(requests[0].logits[0], prompt.logits));
       }
     }
-    EXPECT_LE(worst, kBf16Error);
+    EXPECT_LE(worst, kBf16Factor * kTransformersBf16Error.at(model));
     EXPECT_GT(worst, 1e-4);  // else it did not compute in bf16
     RecordProperty("error", std::to_string(worst));
     std::printf("%s: bf16 logit error %.4f\n", model.c_str(), worst);
