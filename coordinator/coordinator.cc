@@ -8,7 +8,6 @@
 #include <thread>
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/base/log.h"
@@ -75,18 +74,8 @@ absl::Status CheckLogprobs(const CoordinatorOptions& options, const ModelSpec& s
                    " bytes, more than the ", kMaxSampledResultBytes, " of one message"));
 }
 
-absl::Status CheckListen(const std::string& listen) {
-  const size_t colon = listen.rfind(':');
-  uint32_t port = 0;
-  if (colon != std::string::npos && colon > 0 &&
-      absl::SimpleAtoi(listen.substr(colon + 1), &port) && port <= 65535) {
-    return absl::OkStatus();
-  }
-  return InvalidField(Reason::kConfigInvalid, "listen", listen, "must be HOST:PORT");
-}
-
 absl::StatusOr<Model> LoadModel(const CoordinatorOptions& options) {
-  RETURN_IF_ERROR(CheckListen(options.listen));
+  RETURN_IF_ERROR(CheckOptions(options));
   Model model;
   ASSIGN_OR_RETURN(model.spec, LoadModelSpec(options.model));
   RETURN_IF_ERROR(CheckLogprobs(options, model.spec));

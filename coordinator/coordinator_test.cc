@@ -66,6 +66,37 @@ TEST(Coordinator, AddressesWithoutAPortAreRefusedByName) {
   }
 }
 
+std::string RefusedStart(const CoordinatorOptions& options) {
+  const auto coordinator = Coordinator::Start(options);
+  return coordinator.ok() ? "started" : std::string(coordinator.status().message());
+}
+
+TEST(Coordinator, AnAdapterRootThatIsNoDirectoryIsRefusedAtStart) {
+  const fs::path dir = FreshDirectory("coordinator_root");
+  CoordinatorOptions options;
+  options.listen = "127.0.0.1:0";
+  options.metrics_port = 0;
+  options.data = dir / "data";
+  options.model = kCases + "models/tiny-llama";
+  options.adapter_root = dir / "adpaters";
+  const std::string shown = "adapter-root=" + options.adapter_root;
+  EXPECT_EQ(RefusedStart(options), shown + ": No such file or directory");
+  std::ofstream(options.adapter_root) << "a file";
+  EXPECT_EQ(RefusedStart(options), shown + ": not a directory");
+  fs::remove(options.adapter_root);
+  fs::create_directory(options.adapter_root);
+  EXPECT_EQ(RefusedStart(options), "started");
+}
+
+TEST(Coordinator, APreloadWithoutNameOrPathIsRefusedAtStart) {
+  for (const char* adapter : {"pirate", "=dir/pirate", "pirate="}) {
+    CoordinatorOptions options;
+    options.model = kCases + "models/tiny-llama";
+    options.adapters = {adapter};
+    EXPECT_EQ(RefusedStart(options), std::string("adapter=") + adapter + ": must be NAME=PATH");
+  }
+}
+
 TEST(Coordinator, LogprobsOfAStepThatFitNoMessageAreRefusedAtStart) {
   CoordinatorOptions options;
   options.model = kCases + "models/tiny-llama";

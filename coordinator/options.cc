@@ -1,6 +1,46 @@
 #include "coordinator/options.h"
 
+#include <filesystem>
+
+#include "absl/strings/numbers.h"
+#include "common/base/status.h"
+
 namespace rootstock {
+namespace {
+
+absl::Status CheckListen(const std::string& listen) {
+  const size_t colon = listen.rfind(':');
+  uint32_t port = 0;
+  if (colon != std::string::npos && colon > 0 &&
+      absl::SimpleAtoi(listen.substr(colon + 1), &port) && port <= 65535) {
+    return absl::OkStatus();
+  }
+  return InvalidField(Reason::kConfigInvalid, "listen", listen, "must be HOST:PORT");
+}
+
+// A mistyped root would only show when somebody registers.
+absl::Status CheckAdapterRoot(const std::string& root) {
+  if (root.empty()) return absl::OkStatus();
+  std::error_code error;
+  const auto status = std::filesystem::status(root, error);
+  if (std::filesystem::is_directory(status)) return absl::OkStatus();
+  const bool other = std::filesystem::exists(status);
+  return InvalidField(Reason::kConfigInvalid, "adapter-root", root,
+                      other ? "not a directory" : error.message());
+}
+
+// NAME=PATH; what they name is the registry's to judge.
+absl::Status CheckPreloads(const std::vector<std::string>& adapters) {
+  for (const std::string& adapter : adapters) {
+    const size_t sign = adapter.find('=');
+    if (sign == std::string::npos || sign == 0 || sign + 1 == adapter.size()) {
+      return InvalidField(Reason::kConfigInvalid, "adapter", adapter, "must be NAME=PATH");
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
 
 std::vector<FlagSpec> CoordinatorFlags(CoordinatorOptions& o) {
   return {
@@ -74,6 +114,12 @@ std::vector<FlagSpec> CoordinatorFlags(CoordinatorOptions& o) {
        .help = "to stderr",
        .allowed = {"debug", "info", "warning", "error"}},
   };
+}
+
+absl::Status CheckOptions(const CoordinatorOptions& options) {
+  RETURN_IF_ERROR(CheckListen(options.listen));
+  RETURN_IF_ERROR(CheckAdapterRoot(options.adapter_root));
+  return CheckPreloads(options.adapters);
 }
 
 }  // namespace rootstock

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "common/flags/flags.h"
 
 namespace rootstock {
@@ -31,5 +32,9 @@ struct CoordinatorOptions {
 
 // Rows that fill `options`, which is borrowed.
 std::vector<FlagSpec> CoordinatorFlags(CoordinatorOptions& options);
+
+// What no row of the table can tell: INVALID_ARGUMENT/config_invalid for a `listen` that is not
+// HOST:PORT, an `adapter_root` that is no directory, an `adapters` item that is not NAME=PATH.
+absl::Status CheckOptions(const CoordinatorOptions& options);
 
 }  // namespace rootstock
