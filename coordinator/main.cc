@@ -4,6 +4,7 @@
 
 #include "absl/time/clock.h"
 #include "common/base/log.h"
+#include "common/wire/library_log.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/options.h"
 
@@ -25,6 +26,7 @@ int Main(int argc, char** argv) {
     return *code;
   }
   InitLogging("coordinator", ParseLogLevel(options.log_level));
+  RouteLibraryLogs();
   // Before any thread starts: all of them inherit it, and only the main thread takes signals.
   sigset_t signals;
   sigemptyset(&signals);

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
+#include "common/wire/library_log.h"
 #include "worker/device/cpu_device.h"
 #include "worker/link/group_bus.h"
 #include "worker/link/group_link.h"
@@ -85,6 +86,7 @@ int Run(const WorkerOptions& options, Metrics& metrics, std::unique_ptr<MetricsS
   GroupBus bus(MPI_COMM_WORLD);
   InitLogging(absl::StrCat("worker[", bus.tp_rank(), "/", bus.tp_size(), "]"),
               ParseLogLevel(options.log_level));
+  RouteLibraryLogs();
   const absl::StatusOr<int> code = Serve(options, bus, metrics, server);
   if (code.ok()) return *code;
   // Every rank has come here, with the same text.

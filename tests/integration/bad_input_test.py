@@ -236,6 +236,8 @@ class Coordinators(unittest.TestCase):
                                        "--model", MODEL, *flags], folder / "log")
                 self.assertEqual(process.wait(), 1)
                 self.assertIn(f"127.0.0.1:{port}", process.text())
+                for line in process.text().splitlines():  # gRPC's own words too
+                    self.assertRegex(line, r"^20\d\d-\d\d-\d\dT[\d:.]+ [DIWE] coordinator  ")
 
     def test_flags_and_keys(self):
         code, text = self.run_coordinator("--model", MODEL, "--max-num-seqs", "0")
