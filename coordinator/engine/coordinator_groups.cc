@@ -144,18 +144,14 @@ GroupCallbacks CoordinatorEngine::CallbacksFor(const std::string& group, uint64_
   out.residency = [router, attach](const Digest& digest, bool resident) {
     router->ResidencyChanged(attach, digest, resident);
   };
-  const auto leaves = std::make_shared<std::atomic<bool>>(false);
-  out.draining = [this, group, attach, leaves] {
-    *leaves = true;
-    ShowState(group, attach, "draining");
-  };
-  out.gone = [this, router, group, attach, leaves](const absl::Status& why) {
-    if (*leaves) {
+  out.draining = [this, group, attach] { ShowState(group, attach, "draining"); };
+  out.gone = [this, router, group, attach](const absl::Status& why, bool drained) {
+    if (drained) {
       LogInfo("group '", group, "' drained and left");
     } else {
       LogWarning("group '", group, "' lost: ", std::string(why.message()));
     }
-    ShowState(group, attach, "broken");
+    ShowState(group, attach, drained ? "drained" : "broken");
     router->Gone(attach, [this, group, attach] { OnGroupGone(group, attach); });
   };
   return out;

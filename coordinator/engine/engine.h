@@ -19,7 +19,7 @@ struct StepSummary {
 
 struct GroupStatus {
   GroupInfo info;
-  std::string state;  // forming, loading, ready, draining, broken
+  std::string state;  // forming, loading, ready, draining, drained, broken
   Epoch epoch;
   PageGeometry geometry;
   DType compute_dtype = DType::kF32;

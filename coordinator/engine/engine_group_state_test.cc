@@ -6,7 +6,7 @@
 namespace rootstock {
 namespace {
 
-// The one state that group g is shown in.
+// The one state that group g is shown in; a drained one has no series at 1.
 std::string StateOfG(World& world) {
   std::string shown;
   for (const char* state : {"forming", "loading", "ready", "draining", "broken"}) {
@@ -14,6 +14,7 @@ std::string StateOfG(World& world) {
         world.Metric(std::string("group_state{group=\"g\",state=\"") + state + "\"}");
     if (value == 1) shown += state;
   }
+  if (shown.empty()) shown = "drained";
   EXPECT_EQ(world.StatusOf("g").state, shown);
   return shown;
 }
@@ -73,8 +74,24 @@ TEST(EngineGroupState, OneThatDrainsIsShownAsDraining) {
   EXPECT_EQ(Pages(world, "free"), 63);
   group.Die(absl::OkStatus());
   world.Run();
-  EXPECT_EQ(StateOfG(world), "broken");
+  EXPECT_EQ(StateOfG(world), "drained");
+  ExpectNothingShown(world);
   world.ExpectRight(sent);
+  FakeGroup next("g", 64, 4);
+  ASSERT_TRUE(next.Attach(*world.engine).ok());
+  EXPECT_EQ(StateOfG(world), "ready");
+}
+
+TEST(EngineGroupState, OneThatDiesWhileItDrainsIsBroken) {
+  World world;
+  FakeGroup& group = world.AddGroup("g");
+  world.Generate(World::Ask("base", {5, 6}, 20));
+  world.Run();
+  group.AskToLeave();
+  world.Run();
+  group.Die();
+  world.Run();
+  EXPECT_EQ(StateOfG(world), "broken");
 }
 
 TEST(EngineGroupState, WhatAnEarlierAttachStillSaysChangesNothing) {

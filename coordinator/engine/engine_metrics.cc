@@ -228,6 +228,7 @@ void EngineMetrics::Reformed(const std::string& group, bool drained, absl::Durat
   reform_seconds_.Observe(absl::ToDoubleSeconds(took));
 }
 
+// One that drained and left is in none of the states: nothing is wrong with it.
 void EngineMetrics::GroupIs(const std::string& group, const std::string& state) const {
   for (const std::string& s : kGroupStates) group_state_.At(group, s).Set(s == state ? 1 : 0);
   if (state == "ready" || state == "draining") return;

@@ -45,7 +45,8 @@ struct GroupCallbacks {
   std::function<void(std::vector<RequestPtr>)> returned;  // to be placed again
   std::function<void(Digest, bool resident)> residency;
   std::function<void()> draining;
-  std::function<void(const absl::Status&)> gone;  // lost; nothing follows
+  // Lost, or drained: it had nothing to do any more and left. Nothing follows.
+  std::function<void(const absl::Status&, bool drained)> gone;
 };
 
 // How a group's stream ended, known before the engine's thread hears of it. Thread-safe.

@@ -89,11 +89,11 @@ void GroupEngine::OnLost(const absl::Status& why) {
   {
     // Nothing is known of its pages until it attaches again.
     const std::lock_guard lock(status_mutex_);
-    status_.state = "broken";
+    status_.state = left_ ? "drained" : "broken";
     status_.pages_free = status_.pages_kv = status_.pages_adapter = 0;
     status_.adapters.clear();
   }
-  callbacks_.gone(why);
+  callbacks_.gone(why, left_);
 }
 
 void GroupEngine::TickLater() {
