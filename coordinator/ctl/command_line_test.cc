@@ -71,6 +71,27 @@ TEST_F(CommandLineTest, CommandsTakeTheirArguments) {
   EXPECT_EQ(values_.request.max_tokens(), -3);  // the server's to judge
 }
 
+TEST_F(CommandLineTest, OnePromptOnly) {
+  const std::string file = ::testing::TempDir() + "/prompt.txt";
+  std::ofstream(file) << "from the file";
+  EXPECT_THAT(Parse({"generate", "hi", "--token-ids", "1,2"}),
+              HasSubstr("prompt=hi: the prompt is given already, as token-ids=1,2: one of TEXT, "
+                        "--prompt, --prompt-file, --token-ids"));
+  EXPECT_THAT(Parse({"generate", "hi", "--prompt", "there"}), HasSubstr("as prompt=there"));
+  EXPECT_THAT(Parse({"generate", "--prompt", "hi", "--prompt-file", file.c_str()}),
+              HasSubstr("prompt-file=" + file + ": the prompt is given already, as prompt=hi"));
+  EXPECT_THAT(Parse({"generate", "--prompt-file", file.c_str(), "--token-ids", "1"}),
+              HasSubstr("token-ids=1: the prompt is given already"));
+  EXPECT_EQ(Parse({"generate", "--prompt-file", file.c_str()}), "generate");
+  EXPECT_EQ(values_.request.text(), "from the file");
+}
+
+TEST_F(CommandLineTest, EveryTokenMayBeDrawnForMinusOneToo) {
+  EXPECT_EQ(Parse({"generate", "hi", "--top-k", "-1"}), "generate");
+  EXPECT_EQ(values_.request.sampling().top_k(), -1);
+  EXPECT_THAT(Parse({"generate", "--help"}), HasSubstr("0 or -1 for all"));
+}
+
 TEST_F(CommandLineTest, HelpFitsAScreen) {
   for (const std::string& text : {Parse({"--help"}), Parse({"generate", "--help"})}) {
     const std::vector<std::string> lines = absl::StrSplit(text, '\n');

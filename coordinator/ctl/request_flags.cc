@@ -1,6 +1,7 @@
 #include "coordinator/ctl/request_flags.h"
 
 #include <algorithm>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -16,6 +17,8 @@ namespace {
 
 using Request = v1::GenerateRequest;
 using Texts = std::vector<std::string>;
+
+constexpr size_t kShownBytes = 40;
 
 absl::Status NotANumber(const std::string& name, const std::string& text) {
   return InvalidField(Reason::kInvalidArgument, name, text, "not a number");
@@ -74,10 +77,28 @@ class RequestTable {
         Make(name, kind, placeholder, help,
              [apply, &request = request_](const Texts& texts) { return apply(texts, request); }));
   }
+  // One of those that give the prompt: a second one is an error.
+  void Prompt(const char* name, FlagSetter::Kind kind, const char* placeholder, const char* help,
+              absl::Status (*apply)(const Texts&, Request&)) {
+    rows_.push_back(
+        Make(name, kind, placeholder, help,
+             [name, apply, given = prompt_given_, &request = request_](const Texts& texts) {
+               const std::string text = texts.empty() ? "" : texts[0];
+               if (!given->empty()) {
+                 return InvalidField(
+                     Reason::kInvalidArgument, name, text,
+                     absl::StrCat("the prompt is given already, as ", *given,
+                                  ": one of TEXT, --prompt, --prompt-file, --token-ids"));
+               }
+               *given = absl::StrCat(name, "=", text.substr(0, kShownBytes));
+               return apply(texts, request);
+             }));
+  }
   std::vector<FlagSpec> Take() { return std::move(rows_); }
 
  private:
   Request& request_;
+  const std::shared_ptr<std::string> prompt_given_ = std::make_shared<std::string>();
   std::vector<FlagSpec> rows_;
 };
 
@@ -130,6 +151,11 @@ absl::Status SetLogitBias(const Texts& texts, Request& request) {
   return absl::OkStatus();
 }
 
+absl::Status SetPrompt(const Texts& texts, Request& request) {
+  request.set_text(texts[0]);
+  return absl::OkStatus();
+}
+
 absl::Status SetPromptFile(const Texts& texts, Request& request) {
   ASSIGN_OR_RETURN(std::string text, ReadTextFile("prompt-file", texts[0]));
   request.set_text(std::move(text));
@@ -140,10 +166,9 @@ void AddPrompt(RequestTable& t) {
   using Kind = FlagSetter::Kind;
   t.Text("model", "NAME", "the base's name or an adapter's",
          [](const std::string& v, Request& r) { r.set_model(v); });
-  t.Text("prompt", "TEXT", "the prompt; also as the argument",
-         [](const std::string& v, Request& r) { r.set_text(v); });
-  t.Other("prompt-file", Kind::kText, "FILE", "the prompt, read from a file", SetPromptFile);
-  t.Other("token-ids", Kind::kList, "1,2,3", "the prompt as token ids", SetTokenIds);
+  t.Prompt("prompt", Kind::kText, "TEXT", "the prompt; also as the argument", SetPrompt);
+  t.Prompt("prompt-file", Kind::kText, "FILE", "the prompt, read from a file", SetPromptFile);
+  t.Prompt("token-ids", Kind::kList, "1,2,3", "the prompt as token ids", SetTokenIds);
   t.Switch("add-special-tokens", "begin the prompt as the model wants (true)",
            [](bool v, Request& r) { r.set_add_special_tokens(v); });
   t.Switch("parse-special", "special tokens in the prompt's text become ids",
@@ -158,7 +183,7 @@ void AddSampling(RequestTable& t) {
                   [](float v, Request& r) { r.mutable_sampling()->set_temperature(v); });
   t.Number<float>("top-p", "nucleus",
                   [](float v, Request& r) { r.mutable_sampling()->set_top_p(v); });
-  t.Number<int32_t>("top-k", "likeliest K only; 0 for all",
+  t.Number<int32_t>("top-k", "likeliest K only; 0 or -1 for all",
                     [](int32_t v, Request& r) { r.mutable_sampling()->set_top_k(v); });
   t.Number<float>("min-p", "of the likeliest's probability",
                   [](float v, Request& r) { r.mutable_sampling()->set_min_p(v); });
@@ -210,7 +235,8 @@ absl::StatusOr<Texts> TextsOf(const std::string& key, const nlohmann::json& valu
   return texts;
 }
 
-absl::Status ApplyKey(std::string key, const nlohmann::json& value, BatchLine& line) {
+absl::Status ApplyKey(std::string key, const nlohmann::json& value,
+                      const std::vector<FlagSpec>& flags, BatchLine& line) {
   std::replace(key.begin(), key.end(), '_', '-');
   if (key == "label" && value.is_string()) {
     line.label = value.get<std::string>();
@@ -220,7 +246,7 @@ absl::Status ApplyKey(std::string key, const nlohmann::json& value, BatchLine& l
     line.delay_ms = value.get<int64_t>();
     return absl::OkStatus();
   }
-  for (const FlagSpec& flag : RequestFlags(line.request)) {
+  for (const FlagSpec& flag : flags) {
     if (flag.name != key) continue;
     ASSIGN_OR_RETURN(const Texts texts, TextsOf(key, value));
     if (!IsList(flag) && texts.size() != 1) {
@@ -248,7 +274,10 @@ absl::StatusOr<BatchLine> ParseBatchLine(const std::string& text,
     return InvalidField(Reason::kInvalidArgument, "line", text, "not a JSON object");
   }
   BatchLine line{.request = defaults};
-  for (const auto& [key, value] : object.items()) RETURN_IF_ERROR(ApplyKey(key, value, line));
+  const std::vector<FlagSpec> flags = RequestFlags(line.request);
+  for (const auto& [key, value] : object.items()) {
+    RETURN_IF_ERROR(ApplyKey(key, value, flags, line));
+  }
   if (line.label.empty()) line.label = line.request.model();
   return line;
 }

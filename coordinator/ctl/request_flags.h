@@ -11,7 +11,7 @@
 namespace rootstock {
 
 // Rows that write into `request`, which is borrowed. Values are the server's to judge; only what is
-// no number, or no file, fails.
+// no number, or no file, fails, and a second prompt.
 std::vector<FlagSpec> RequestFlags(v1::GenerateRequest& request);
 
 // A line of a batch file.

@@ -50,6 +50,11 @@ TEST(RequestFlags, TokenIdsReplaceTheText) {
   EXPECT_THAT(joined->request.token_ids().ids(), ElementsAre(3, 4, 5, 6));
 }
 
+TEST(RequestFlags, ALineHasOnePrompt) {
+  EXPECT_THAT(Error(R"({"prompt": "hi", "token_ids": [3, 4]})"),
+              HasSubstr("token-ids=3: the prompt is given already, as prompt=hi"));
+}
+
 TEST(RequestFlags, ValuesAreTheServersToJudge) {
   const auto line = ParseBatchLine(R"({"max_tokens": -3, "temperature": -1})", {});
   ASSERT_TRUE(line.ok());

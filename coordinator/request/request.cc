@@ -105,6 +105,11 @@ bool Contains(const std::vector<int32_t>& ids, int32_t id) {
 }  // namespace
 
 absl::Status CheckFields(const GenerateRequest& request, const ServedModel& model) {
+  if (request.model.empty()) {
+    return InvalidField(
+        Reason::kInvalidArgument, "model", "",
+        absl::StrCat("is required: the base's name, ", model.name, ", or an adapter's"));
+  }
   if (request.text.has_value() == request.token_ids.has_value()) {
     return InvalidField(Reason::kEmptyPrompt, "prompt", "",
                         "exactly one of text and token_ids is needed");

@@ -43,6 +43,7 @@ TEST(Request, EachBadFieldIsNamedWithItsValue) {
     std::function<void(GenerateRequest&)> change;
     const char* message;
   } cases[] = {
+      {[](auto& r) { r.model = ""; }, "model: is required: the base's name, base, or an adapter's"},
       {[](auto& r) { r.max_tokens = -1; }, "max_tokens=-1: "},
       {[](auto& r) { r.max_tokens = 0; }, "max_tokens=0: "},
       {[](auto& r) { r.min_tokens = -2; }, "min_tokens=-2: "},
