@@ -12,8 +12,10 @@
 #include "common/base/status.h"
 #include "coordinator/ctl/answer.h"
 #include "coordinator/ctl/commands.h"
+#include "coordinator/ctl/output.h"
 #include "coordinator/ctl/request_flags.h"
 #include "coordinator/ctl/text.h"
+#include "coordinator/ctl/wait_notice.h"
 #include "rootstock/v1/inference.grpc.pb.h"
 
 namespace rootstock {
@@ -21,19 +23,41 @@ namespace {
 
 using OnDelta = std::function<void(const v1::Delta&)>;
 
-// One call from its first message to its status.
-grpc::Status Run(const ClientOptions& options, v1::Inference::Stub& stub,
-                 const v1::GenerateRequest& request, grpc::ClientContext& context, Answer& answer,
-                 const OnDelta& on_delta) {
-  SetDeadline(options, context);
-  const auto reader = stub.Generate(&context, request);
-  v1::GenerateResponse message;
-  while (reader->Read(&message)) {
-    answer.Add(message);
-    if (message.has_delta()) on_delta(message.delta());
+constexpr std::chrono::seconds kPatience{2};
+
+// What the calls of one command share. Thread-safe.
+struct Caller {
+  explicit Caller(const ClientOptions& client)
+      : options(client),
+        channel(Connect(client)),
+        stub(v1::Inference::NewStub(channel)),
+        notice(channel, kPatience, [](const std::string& why) {
+          std::fprintf(stderr, "loractl: %s: waiting for one (--timeout bounds that)\n",
+                       why.c_str());
+        }) {}
+
+  // One call from its first message to its status; ended early when nobody can read the answer.
+  grpc::Status Run(const v1::GenerateRequest& request, grpc::ClientContext& context, Answer& answer,
+                   const OnDelta& on_delta) {
+    SetDeadline(options, context);
+    const auto reader = stub->Generate(&context, request);
+    v1::GenerateResponse message;
+    while (reader->Read(&message)) {
+      answer.Add(message);
+      if (!message.has_accepted()) notice.Heard();
+      if (message.has_delta()) on_delta(message.delta());
+      if (OutputLost()) context.TryCancel();
+    }
+    const grpc::Status status = reader->Finish();
+    notice.Heard();
+    return status;
   }
-  return reader->Finish();
-}
+
+  const ClientOptions options;
+  const std::shared_ptr<grpc::Channel> channel;
+  const std::unique_ptr<v1::Inference::Stub> stub;
+  WaitNotice notice;
+};
 
 // Lines of several samples or requests, by what stands before them.
 class LabelledLines {
@@ -81,10 +105,7 @@ absl::StatusOr<std::vector<BatchLine>> ReadBatch(const std::string& file,
 class Batch {
  public:
   Batch(const ClientOptions& options, std::vector<BatchLine> lines)
-      : options_(options),
-        lines_(std::move(lines)),
-        stub_(v1::Inference::NewStub(Connect(options))),
-        printer_(LabelWidth()) {}
+      : options_(options), lines_(std::move(lines)), caller_(options), printer_(LabelWidth()) {}
 
   int Run(int parallel) {
     std::vector<std::thread> threads;
@@ -113,10 +134,9 @@ class Batch {
     Answer answer;
     LabelledLines shown(&printer_, line.label, line.request.n() > 1);
     grpc::ClientContext context;
-    const grpc::Status status =
-        rootstock::Run(options_, *stub_, line.request, context, answer, [&](const auto& delta) {
-          if (!options_.json) shown.Add(delta);
-        });
+    const grpc::Status status = caller_.Run(line.request, context, answer, [&](const auto& delta) {
+      if (!options_.json) shown.Add(delta);
+    });
     Report(at, status, context, answer);
   }
 
@@ -124,6 +144,7 @@ class Batch {
               const Answer& answer) {
     std::lock_guard lock(mutex_);
     worst_ = std::max(worst_, ExitCodeOf(status, context));
+    if (OutputLost()) return;
     if (options_.json) {
       nlohmann::json out = answer.ToJson();
       out["line"] = at;
@@ -138,7 +159,7 @@ class Batch {
 
   const ClientOptions options_;
   const std::vector<BatchLine> lines_;
-  const std::unique_ptr<v1::Inference::Stub> stub_;
+  Caller caller_;
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   LinePrinter printer_;
   std::atomic<size_t> next_ = 0;
@@ -149,22 +170,22 @@ class Batch {
 }  // namespace
 
 int Generate(const ClientOptions& options, v1::GenerateRequest request) {
-  const auto stub = v1::Inference::NewStub(Connect(options));
+  Caller caller(options);
   const bool many = request.n() > 1;
   LinePrinter printer(0);
   LabelledLines lines(&printer, "", many);
   Answer answer;
   grpc::ClientContext context;
-  const grpc::Status status =
-      Run(options, *stub, request, context, answer, [&](const v1::Delta& delta) {
-        if (options.json) return;
-        if (many) {
-          lines.Add(delta);
-        } else {
-          std::fputs(ShownText(delta).c_str(), stdout);
-          std::fflush(stdout);
-        }
-      });
+  const grpc::Status status = caller.Run(request, context, answer, [&](const v1::Delta& delta) {
+    if (options.json) return;
+    if (many) {
+      lines.Add(delta);
+    } else {
+      std::fputs(ShownText(delta).c_str(), stdout);
+      std::fflush(stdout);
+    }
+  });
+  if (OutputLost()) return kExitFailed;
   if (!status.ok()) return Fail(options, status, context);
   std::printf("%s\n", options.json ? answer.ToJson().dump().c_str() : "");
   return kExitOk;

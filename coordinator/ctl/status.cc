@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "coordinator/ctl/commands.h"
+#include "coordinator/ctl/wait_notice.h"
 #include "rootstock/v1/cluster.grpc.pb.h"
 
 namespace rootstock {
@@ -17,6 +18,7 @@ void PrintGroup(const v1::GroupStatus& group) {
   std::printf("\ngroup %s: %s, tp_size %u, epoch %llu, pool %s\n", group.name().c_str(),
               group.state().c_str(), group.tp_size(),
               static_cast<unsigned long long>(group.epoch()), group.pool().c_str());
+  if (group.state() != "ready" && group.state() != "draining") return;  // it has nothing
   std::printf("    pages        %u of %u bytes (%u tokens): %u free, %u kv, %u adapter\n",
               group.pages(), group.page_bytes(), group.page_tokens(), group.pages_free(),
               group.pages_kv(), group.pages_adapter());
@@ -47,13 +49,18 @@ int ShowStatus(const ClientOptions& options) {
   std::printf("coordinator %s, incarnation %llu%s\n", response.version().c_str(),
               static_cast<unsigned long long>(response.incarnation()),
               response.draining() ? ", draining" : "");
-  std::printf("model       %s (%.12s)\n", response.served_model().c_str(),
-              response.model_fingerprint().c_str());
+  const std::string fingerprint =  // known once a group has told it
+      response.model_fingerprint().empty()
+          ? ""
+          : absl::StrCat(" (", response.model_fingerprint().substr(0, 12), ")");
+  std::printf("model       %s%s\n", response.served_model().c_str(), fingerprint.c_str());
   std::printf("requests    %u running, %u queued\n", response.running_requests(),
               response.queued_requests());
   std::printf("adapters    %u registered\n", response.adapters());
   std::printf("metrics     %s\n", response.metrics_address().c_str());
   for (const v1::GroupStatus& group : response.groups()) PrintGroup(group);
+  const std::string why = WhyNoGroup(response);
+  if (!why.empty()) std::printf("\n%s: requests wait until a lora-worker is\n", why.c_str());
   return kExitOk;
 }
 

@@ -1,0 +1,126 @@
+"""loractl as people meet it: what it says, its exit codes, and what becomes of its output."""
+
+import json
+import signal
+import subprocess
+import unittest
+
+import rig
+
+MODEL = rig.CASES / "models/tiny-llama"
+PROBE = json.loads((MODEL / "expect.json").read_text())["probes"][0]
+LONG = json.loads((MODEL / "config.json").read_text())["max_position_embeddings"] - 20
+LOST = (1, "loractl: stdout: ")
+
+
+class Output(unittest.TestCase):
+    """What nobody gets is no success."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.cluster = cls.enterClassContext(rig.Cluster(MODEL))
+        cls.cluster.start_group(1)
+
+    def run_into(self, redirection, *arguments):
+        """Exit code and stderr of loractl behind a shell's redirection."""
+        run = subprocess.run(
+            ["bash", "-c", f'"$@" {redirection}', "bash", str(rig.BIN / "loractl"), "--address",
+             self.cluster.address, *map(str, arguments)],
+            capture_output=True, text=True, timeout=120, check=False)
+        return run.returncode, run.stderr
+
+    def test_a_full_or_closed_stdout_is_an_error(self):
+        generate = ["generate", "--model", "base", "--token-ids", "1,2", "--max-tokens", "3"]
+        for where in (">/dev/full", ">&-"):
+            for command in (["status"], ["--json", "status"], ["adapter", "list"], ["--help"],
+                            generate, ["--json", *generate]):
+                with self.subTest(where=where, command=command):
+                    code, errors = self.run_into(where, *command)
+                    self.assertEqual((code, errors[:len(LOST[1])]), LOST)
+                    self.assertEqual(len(errors.splitlines()), 1, errors)
+
+    def test_closed_standard_streams_do_not_reach_the_coordinator(self):
+        code, _ = self.run_into("<&- >&- 2>&-", "generate", "--model", "base", "--token-ids", "1",
+                                "--max-tokens", "3")
+        self.assertEqual(code, 1)
+        self.assertEqual(self.cluster.generate("base", PROBE["prompt"], 8).tokens,
+                         PROBE["greedy"][:8])
+
+    def test_an_answer_that_nobody_can_read_is_not_computed(self):
+        batch = self.cluster.folder / "unread.jsonl"
+        batch.write_text("".join(json.dumps({"model": "base", "token_ids": [1, 2, i], "n": 8,
+                                             "max_tokens": LONG, "ignore_eos": True}) + "\n"
+                                 for i in range(4)))
+        before = self.ended("client_cancelled")
+        code, errors = self.run_into(">/dev/full", "generate", "--batch", batch)
+        self.assertEqual((code, errors[:len(LOST[1])]), LOST)
+        self.assertEqual(len(errors.splitlines()), 1, errors)
+        rig.wait_for("the cancels", lambda: self.ended("client_cancelled") == before + 4)
+
+    def ended(self, outcome):
+        return self.cluster.metric("requests_total", tenant_class="default",
+                                   operation="completion", outcome=outcome)
+
+    def test_two_prompts_are_refused(self):
+        answer = self.cluster.ctl("generate", "--model", "base", "hi", "--token-ids", "1,2")
+        self.assertEqual(answer.code, 2)
+        self.assertIn("prompt=hi: the prompt is given already, as token-ids=1,2", answer.errors)
+
+    def test_a_request_without_a_model_is_told_the_name(self):
+        answer = self.cluster.ctl("generate", "--token-ids", "1,2")
+        self.assertEqual(answer.error["reason"], "invalid_argument")
+        self.assertIn("model: is required: the base's name, base, or an adapter's", answer.errors)
+
+    def test_minus_one_draws_from_all_tokens(self):
+        self.assertEqual(self.cluster.generate("base", [1], 2, "--top-k", "-1").code, 0)
+
+
+class Groups(unittest.TestCase):
+    """What loractl says of groups that are not there."""
+
+    def test_from_none_to_one_that_drained(self):
+        cluster = self.enterContext(rig.Cluster(MODEL))
+        self.assertIn("no group is attached: requests wait", self.status(cluster))
+        waiting = cluster.stream("--model", "base", "--token-ids", "1,2", "--max-tokens", "3")
+        rig.wait_for("the notice", lambda: "loractl: no group is attached: waiting" in waiting.text())
+        cluster.start_group(1)
+        self.assertEqual(waiting.wait(), 0)
+        self.assertEqual(cluster.end_group(), 0)
+        rig.wait_for("the end", lambda: cluster.group()["state"] == "drained")
+        self.assertIn("no group is ready (g0: drained): requests wait", self.status(cluster))
+        for state in ("forming", "ready", "draining", "broken"):
+            self.assertEqual(cluster.metric("group_state", group="g0", state=state), 0)
+
+    def status(self, cluster):
+        run = subprocess.run([str(rig.BIN / "loractl"), "--address", cluster.address, "status"],
+                             capture_output=True, text=True, timeout=60, check=True)
+        return run.stdout
+
+
+class Coordinators(unittest.TestCase):
+    """Two that want the same, and signals."""
+
+    def test_a_data_folder_has_one_coordinator(self):
+        cluster = self.enterContext(rig.Cluster(MODEL))
+        second = rig.Process([rig.BIN / "lora-coordinator", "--listen", "127.0.0.1:0",
+                              "--metrics-port", "0", "--data", cluster.folder / "data",
+                              "--model", MODEL], cluster.folder / "second.log")
+        self.assertEqual(second.wait(), 1)
+        self.assertIn(f"data={cluster.folder / 'data'}: ", second.text())
+        self.assertTrue(cluster.coordinator.running)
+        self.assertEqual(cluster.register("a", "ok-plain-qv").code, 0)
+
+    def test_a_second_interrupt_ends_a_drain(self):
+        cluster = self.enterContext(rig.Cluster(MODEL, "--drain-timeout", "600"))
+        waiting = cluster.stream("--model", "base", "--token-ids", "1,2")
+        rig.wait_for("the queue", lambda: cluster.status()["queued_requests"] == 1)
+        cluster.coordinator.send(signal.SIGINT)
+        rig.wait_for("the drain", lambda: "draining" in cluster.coordinator.text())
+        self.assertTrue(cluster.coordinator.running)
+        cluster.coordinator.send(signal.SIGINT)
+        self.assertEqual(cluster.coordinator.wait(), -signal.SIGINT)
+        self.assertEqual(waiting.wait(), 3)
+
+
+if __name__ == "__main__":
+    unittest.main()
