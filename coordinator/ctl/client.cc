@@ -16,6 +16,11 @@ namespace rootstock {
 namespace {
 
 constexpr char kTrailer[] = "rootstock-error-detail-bin";
+// gRPC 1.51 takes a connect in progress for a failed one when an allocation between the call and
+// its look at errno sets errno, as glibc's first one of a thread does where /sys is not mounted.
+constexpr int kConnectAttempts = 3;
+constexpr int kReconnectMs = 100;
+constexpr double kConnectSeconds = 1;
 
 const char* CodeName(grpc::StatusCode code) {
   static constexpr const char* kNames[] = {"OK",
@@ -47,12 +52,31 @@ v1::ErrorDetail DetailOf(const grpc::ClientContext& context) {
   return detail;
 }
 
+// Until there is a connection, or it failed as often as it may. What is wrong the call then says.
+void TryToConnect(grpc::Channel& channel, std::chrono::system_clock::time_point deadline) {
+  int failures = 0;
+  auto state = channel.GetState(/*try_to_connect=*/true);
+  while (state != GRPC_CHANNEL_READY) {
+    if (state == GRPC_CHANNEL_TRANSIENT_FAILURE && ++failures == kConnectAttempts) return;
+    if (!channel.WaitForStateChange(state, deadline)) return;
+    state = channel.GetState(/*try_to_connect=*/true);
+  }
+}
+
 }  // namespace
 
 std::shared_ptr<grpc::Channel> Connect(const ClientOptions& options) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(-1);  // logprobs of a whole vocabulary
-  return grpc::CreateCustomChannel(options.address, grpc::InsecureChannelCredentials(), arguments);
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kReconnectMs);
+  auto channel =
+      grpc::CreateCustomChannel(options.address, grpc::InsecureChannelCredentials(), arguments);
+  const double seconds = options.timeout_seconds > 0
+                             ? std::min(options.timeout_seconds, kConnectSeconds)
+                             : kConnectSeconds;
+  TryToConnect(*channel, std::chrono::system_clock::now() +
+                             std::chrono::microseconds(static_cast<int64_t>(seconds * 1e6)));
+  return channel;
 }
 
 void SetDeadline(const ClientOptions& options, grpc::ClientContext& context) {

@@ -25,6 +25,8 @@ struct ClientOptions {
   bool json = false;
 };
 
+// Tries a few times, for a second at most, so that one failed attempt fails no call: nothing has
+// been sent then. A channel without a connection tells at its first call why.
 std::shared_ptr<grpc::Channel> Connect(const ClientOptions& options);
 void SetDeadline(const ClientOptions& options, grpc::ClientContext& context);
 

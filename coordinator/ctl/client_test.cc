@@ -113,6 +113,13 @@ Shown StatusOf(const ClientOptions& options) {
   return {code, testing::internal::GetCapturedStdout(), std::move(errors)};
 }
 
+TEST(Client, AConnectionThatFailsAtFirstFailsNoCall) {
+  const Coordinator coordinator(WithGroups({{"g0", "ready"}}), /*broken=*/2);
+  const Shown shown = StatusOf(coordinator.options());
+  EXPECT_EQ(shown.code, kExitOk) << shown.errors;
+  EXPECT_EQ(coordinator.connections(), 3);
+}
+
 TEST(Client, WhereNobodyListensACallSaysSoAtOnce) {
   ClientOptions options;
   {
