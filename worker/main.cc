@@ -14,7 +14,7 @@
 #include "worker/link/group_link.h"
 #include "worker/link/rendezvous.h"
 #include "worker/link/signals.h"
-#include "worker/parallel/mpi_communicator.h"
+#include "worker/parallel/make_communicator.h"
 #include "worker/parallel/node.h"
 #include "worker/runtime/startup.h"
 #include "worker/runtime/worker_metrics.h"
@@ -24,17 +24,19 @@
 namespace rootstock {
 namespace {
 
-RankHello MakeHello(const WorkerOptions& options, const ModelPlan& plan, const std::string& device,
+RankHello MakeHello(const WorkerOptions& options, const ModelPlan& plan, const Device& device,
                     int metrics_port) {
   char host[256] = {};
   gethostname(host, sizeof(host) - 1);
-  return {{host, device, BuildId(), static_cast<uint32_t>(getpid()),
+  return {{host, device.name(), BuildId(), static_cast<uint32_t>(getpid()),
            static_cast<uint32_t>(metrics_port)},
           plan.fingerprint,
           options.model,
           plan.geometry,
           plan.source.dtype,
-          options.group};
+          options.group,
+          device.kind(),
+          NcclVersion()};
 }
 
 // From options to the exit code. An error is every rank's.
@@ -54,24 +56,25 @@ absl::StatusOr<int> Serve(const WorkerOptions& options, GroupBus& bus, Metrics& 
   absl::StatusOr<Backend> backend = MakeBackend(*plan, place, threads);
   RETURN_IF_ERROR(bus.Agree(backend.status()));
   const std::string device = backend->device->name();
-  const RankHello hello = MakeHello(options, *plan, device, server->port());
+  const RankHello hello = MakeHello(options, *plan, *backend->device, server->port());
   ASSIGN_OR_RETURN(const Group group, Rendezvous(bus, hello));
   if (bus.tp_rank() == 0 && !options.port_file.empty()) WritePorts(options.port_file, group.info);
 
-  MpiCommunicator communicator(MPI_COMM_WORLD);
+  auto communicator = MakeCommunicator(*backend->device);
+  RETURN_IF_ERROR(bus.Agree(communicator.status()));
   const std::filesystem::path cache = std::filesystem::path(options.cache_dir) / "adapters";
   auto model =
       LoadedModel::Create(plan->source, plan->spec, plan->tp, *std::move(backend), group.geometry,
-                          communicator, [&cache](const Digest& d) { return cache / d.Hex(); });
+                          **communicator, [&cache](const Digest& d) { return cache / d.Hex(); });
   RETURN_IF_ERROR(bus.Agree(model.status()));
   LogInfo("ready: tp_rank ", bus.tp_rank(), " of ", bus.tp_size(), " on ", device, ", ", threads,
           " threads, ", DTypeName(plan->source.dtype), " weights, ", group.geometry.num_pages,
           " pages of ", group.geometry.page_bytes, " bytes");
-  WorkerRuntime runtime(**model, communicator);
+  WorkerRuntime runtime(**model, **communicator);
   WorkerMetrics worker_metrics(
       metrics, bus.tp_rank(),
       {plan->cuda ? device : "", hello.rank.host, options.group, hello.rank.build});
-  RuntimeExecutor executor(runtime, worker_metrics, communicator);
+  RuntimeExecutor executor(runtime, worker_metrics, **communicator);
   auto code =
       RunGroup(bus, executor, {options.coordinator, cache, node.local_rank == 0, group.info});
   if (!code.ok()) {

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "worker/link/executor.h"
-#include "worker/parallel/mpi_communicator.h"
+#include "worker/parallel/communicator.h"
 #include "worker/runtime/worker_metrics.h"
 #include "worker/runtime/worker_runtime.h"
 
@@ -17,8 +17,7 @@ namespace rootstock {
 // only.*
 class RuntimeExecutor : public CommandExecutor {
  public:
-  RuntimeExecutor(WorkerRuntime& runtime, WorkerMetrics& metrics,
-                  const MpiCommunicator& communicator)
+  RuntimeExecutor(WorkerRuntime& runtime, WorkerMetrics& metrics, const Communicator& communicator)
       : runtime_(runtime), metrics_(metrics), communicator_(communicator) {}
   absl::StatusOr<AttachReport> Attach(const Epoch& epoch, const GroupLimits& limits) override {
     return runtime_.Attach(epoch, limits);
@@ -53,7 +52,7 @@ class RuntimeExecutor : public CommandExecutor {
 
   WorkerRuntime& runtime_;
   WorkerMetrics& metrics_;
-  const MpiCommunicator& communicator_;
+  const Communicator& communicator_;
   uint64_t work_us_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// Rows of counts of new sequences.
+// Rows of counts of new sequences, and tokens sampled elsewhere.
 #include "kernels/sampler/sampler_cuda.h"
 
 namespace rootstock::kernels::cuda {
@@ -19,7 +19,20 @@ __global__ void CountTokens(uint32_t* row, int vocab, const int32_t* tokens, int
   }
 }
 
+__global__ void TakeTokensKernel(const SampleRow* rows, const int32_t* tokens, int num_rows,
+                                 int32_t* last_tokens) {
+  const int i = blockIdx.x * kCountThreads + threadIdx.x;
+  if (i < num_rows && rows[i].given < 0) last_tokens[rows[i].slot] = max(tokens[i], 0);
+}
+
 }  // namespace
+
+void TakeTokens(const SampleRow* rows, const int32_t* tokens, int num_rows, int32_t* last_tokens,
+                cudaStream_t stream) {
+  if (num_rows <= 0) return;
+  TakeTokensKernel<<<(num_rows + kCountThreads - 1) / kCountThreads, kCountThreads, 0, stream>>>(
+      rows, tokens, num_rows, last_tokens);
+}
 
 void ClearCounts(uint32_t* row, int vocab, cudaStream_t stream) {
   cudaMemsetAsync(row, 0, sizeof(uint32_t) * vocab, stream);

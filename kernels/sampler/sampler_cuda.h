@@ -60,6 +60,11 @@ struct SampleStep {
 size_t SampleScratchBytes(int max_rows, int vocab);
 void Sample(const SampleStep& step, cudaStream_t stream);
 
+// Another GPU sampled the rows [num_rows]: last_tokens[row.slot] = tokens[row] (0 for -1) of those
+// without a given token.
+void TakeTokens(const SampleRow* rows, const int32_t* tokens, int num_rows, int32_t* last_tokens,
+                cudaStream_t stream);
+
 // A new sequence's row of counts [vocab]: cleared, then its tokens [num_tokens] on the device, the
 // first num_prompt of them the prompt's. Ids outside the vocabulary do nothing.
 void ClearCounts(uint32_t* row, int vocab, cudaStream_t stream);

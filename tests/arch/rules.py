@@ -50,7 +50,7 @@ SIDES = {
 }
 
 # Doors to the kernels: kernels/ is included by these folders alone (and by tests/).
-KERNEL_USERS = {"worker/ops"}
+KERNEL_USERS = {"worker/ops", "worker/parallel"}
 
 # (name, pattern of the include, folders that may have it). tests/ may have anything; a folder name
 # ending in .cc is one file. Only what has a pattern here is restricted.
@@ -61,7 +61,7 @@ EXTERNALS = [
     ("oneDNN", r"(dnnl|oneapi/).*", {"worker/ops"}),
     ("NCCL", r"nccl.*", {"worker/parallel"}),
     ("CUDA", r"(cuda|cublas|curand|cooperative_groups|cub/|nvml).*",
-     {"kernels", "worker/ops", "worker/device"}),
+     {"kernels", "worker/ops", "worker/device", "worker/parallel"}),
     ("FlashInfer", r"flashinfer/.*", {"kernels/flashinfer"}),
     ("SQLite", r"sqlite3\.h$", {"coordinator/adapters", "coordinator/jobs"}),
     # Python's regular expressions: a tokenizer's pre-tokenizer, PEFT's target_modules.

@@ -89,7 +89,7 @@ TEST_P(BadStartTest, EndsWithAClearError) {
 INSTANTIATE_TEST_SUITE_P(
     Worker, BadStartTest,
     testing::Values(BadStart{"NoCuda", 1, {"--device", "cuda"}, "device=cuda"},
-                    BadStart{"CudaRanks", 2, {"--device", "cuda"}, "a group of 2 ranks"},
+                    BadStart{"CudaRanks", 2, {"--device", "cuda"}, "device=cuda:"},
                     BadStart{"Ranks", 7, {}, "tp_size=7"},
                     BadStart{"NoModel", 2, {"--model", "/nowhere"}, "/nowhere"},
                     BadStart{"Flag", 1, {"--device", "tpu"}, "tpu"}),

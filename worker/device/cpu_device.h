@@ -17,6 +17,7 @@ class CpuDevice : public Device {
   // threads: what every parallel loop of this rank uses, see CpuThreads.
   explicit CpuDevice(int threads) : threads_(threads) {}
   std::string name() const override { return "cpu"; }
+  std::string kind() const override { return "cpu"; }
   bool host_addressable() const override { return true; }
   absl::StatusOr<DeviceBuffer> Allocate(size_t bytes, const std::string& purpose) override;
   absl::StatusOr<std::byte*> Stage(std::byte* to, size_t bytes) override { return to; }

@@ -75,6 +75,7 @@ absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Create(int index) {
   cudaDeviceProp properties;
   RETURN_IF_ERROR(CudaStatus(cudaGetDeviceProperties(&properties, index), "device"));
   device->name_ = UuidText(properties.uuid);
+  device->kind_ = properties.name;
   RETURN_IF_ERROR(
       CudaStatus(cudaStreamCreateWithFlags(&device->stream_, cudaStreamNonBlocking), "stream"));
   RETURN_IF_ERROR(CudaStatus(
@@ -109,6 +110,11 @@ CudaDevice::~CudaDevice() {
   if (notify_event_ != nullptr) cudaEventDestroy(notify_event_);
   if (notify_stream_ != nullptr) cudaStreamDestroy(notify_stream_);
   if (stream_ != nullptr) cudaStreamDestroy(stream_);
+}
+
+int CudaDevice::Count() {
+  int count = 0;
+  return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
 }
 
 absl::StatusOr<uint64_t> CudaDevice::FreeBytes(int index) {

@@ -23,6 +23,7 @@ class CudaDevice : public Device {
   ~CudaDevice() override;
 
   std::string name() const override { return name_; }
+  std::string kind() const override { return kind_; }
   bool host_addressable() const override { return false; }
   absl::StatusOr<DeviceBuffer> Allocate(size_t bytes, const std::string& purpose) override;
   absl::StatusOr<std::byte*> Stage(std::byte* to, size_t bytes) override;
@@ -34,6 +35,8 @@ class CudaDevice : public Device {
 
   cudaStream_t stream() const { return stream_; }
   static absl::StatusOr<uint64_t> FreeBytes(int index);
+  // Of the host, without touching any.
+  static int Count();
 
  private:
   // Pinned memory for one Stage; two of them, so that one is filled while the other is copied.
@@ -46,6 +49,7 @@ class CudaDevice : public Device {
   CudaDevice() = default;
 
   std::string name_;
+  std::string kind_;
   cudaStream_t stream_ = nullptr;
   cudaStream_t notify_stream_ = nullptr;
   cudaEvent_t notify_event_ = nullptr;

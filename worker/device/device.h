@@ -45,6 +45,7 @@ class Device {
  public:
   virtual ~Device() = default;
   virtual std::string name() const = 0;  // "cpu", or a GPU's UUID
+  virtual std::string kind() const = 0;  // "cpu", or the product's name
   // Whether the host may read and write the memory through its pointer.
   virtual bool host_addressable() const = 0;
   // RESOURCE_EXHAUSTED/no_memory with `purpose` and the bytes.

@@ -337,7 +337,9 @@ RankHello HelloOf(int tp_rank) {
           "small",
           {100, 1024, 16},
           DType::kF32,
-          "g"};
+          "g",
+          "cpu",
+          "none"};
 }
 
 TEST(Rendezvous, AgreesOnTheSmallestGeometry) {
@@ -379,6 +381,35 @@ TEST(Rendezvous, MismatchNamesRankAndValues) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("large"));
   EXPECT_THAT(std::string(status.message()), HasSubstr("small"));
   EXPECT_THAT(std::string(status.message()), HasSubstr(rank));
+}
+
+TEST(Rendezvous, MixedDevicesAndLibrariesAreRefused) {
+  LinkRig rig;
+  if (rig.bus.tp_size() == 1) return;
+  RankHello mine = HelloOf(rig.bus.tp_rank());
+  if (rig.last()) mine.device_kind = "NVIDIA H200";
+  absl::Status status = Rendezvous(rig.bus, mine).status();
+  EXPECT_EQ(GetErrorDetail(status)->field, "device kind");
+  EXPECT_THAT(std::string(status.message()), HasSubstr("NVIDIA H200"));
+  mine = HelloOf(rig.bus.tp_rank());
+  if (rig.last()) mine.nccl = "2.27.3";
+  status = Rendezvous(rig.bus, mine).status();
+  EXPECT_EQ(GetErrorDetail(status)->field, "NCCL");
+  EXPECT_THAT(std::string(status.message()), HasSubstr("2.27.3"));
+}
+
+TEST(Rendezvous, TwoRanksOnOneGpuAreRefused) {
+  LinkRig rig;
+  RankHello mine = HelloOf(rig.bus.tp_rank());
+  mine.device_kind = "NVIDIA H200";
+  mine.rank.device = absl::StrCat("GPU-", rig.bus.tp_rank());
+  EXPECT_TRUE(Rendezvous(rig.bus, mine).ok());
+  if (rig.bus.tp_size() == 1) return;
+  if (rig.last()) mine.rank.device = "GPU-0";
+  const absl::Status status = Rendezvous(rig.bus, mine).status();
+  EXPECT_EQ(GetErrorDetail(status)->field, "device");
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr(absl::StrCat("of tp_rank 0 and of tp_rank ", rig.bus.tp_size() - 1)));
 }
 
 }  // namespace

@@ -11,11 +11,12 @@ namespace rootstock {
 namespace {
 
 constexpr char kPool[] = "unified";
+constexpr char kCpu[] = "cpu";  // Device::kind of the host's processor
 
 struct Peer {
   GroupInfo info;  // a group of one
   AttachReport report;
-  std::string model_name;
+  std::string model_name, device_kind, nccl;
 };
 
 absl::StatusOr<std::vector<Peer>> Exchange(GroupBus& bus, const RankHello& mine) {
@@ -27,6 +28,8 @@ absl::StatusOr<std::vector<Peer>> Exchange(GroupBus& bus, const RankHello& mine)
   const std::vector<std::string> hellos = bus.AllGather(hello.SerializeAsString());
   const std::vector<std::string> reports = bus.AllGather(report.SerializeAsString());
   const std::vector<std::string> names = bus.AllGather(mine.model_name);
+  const std::vector<std::string> kinds = bus.AllGather(mine.device_kind);
+  const std::vector<std::string> nccl = bus.AllGather(mine.nccl);
   std::vector<Peer> peers;
   for (size_t r = 0; r < hellos.size(); ++r) {
     hello.ParseFromString(hellos[r]);
@@ -35,6 +38,8 @@ absl::StatusOr<std::vector<Peer>> Exchange(GroupBus& bus, const RankHello& mine)
     ASSIGN_OR_RETURN(peer.info, FromProto(hello));
     ASSIGN_OR_RETURN(peer.report, FromProto(report));
     peer.model_name = names[r];
+    peer.device_kind = kinds[r];
+    peer.nccl = nccl[r];
   }
   return peers;
 }
@@ -52,6 +57,8 @@ std::string Model(const Peer& peer) {
 
 absl::Status Compare(size_t tp_rank, const Peer& peer, const Peer& first) {
   RETURN_IF_ERROR(Same(tp_rank, "build", peer.info.build, first.info.build));
+  RETURN_IF_ERROR(Same(tp_rank, "device kind", peer.device_kind, first.device_kind));
+  RETURN_IF_ERROR(Same(tp_rank, "NCCL", peer.nccl, first.nccl));
   RETURN_IF_ERROR(Same(tp_rank, "group", peer.info.name, first.info.name));
   RETURN_IF_ERROR(Same(tp_rank, "dtype", DTypeName(peer.report.compute_dtype),
                        DTypeName(first.report.compute_dtype)));
@@ -60,6 +67,20 @@ absl::Status Compare(size_t tp_rank, const Peer& peer, const Peer& first) {
   }
   return Same(tp_rank, "page_tokens", absl::StrCat(peer.report.geometry.page_tokens),
               absl::StrCat(first.report.geometry.page_tokens));
+}
+
+// A GPU holds one tp_rank.
+absl::Status CheckDevices(const std::vector<Peer>& peers) {
+  for (size_t r = 0; r < peers.size(); ++r) {
+    const RankInfo& rank = peers[r].info.ranks[0];
+    for (size_t other = 0; peers[r].device_kind != kCpu && other < r; ++other) {
+      if (peers[other].info.ranks[0].device != rank.device) continue;
+      return MakeError(absl::StatusCode::kFailedPrecondition, Reason::kGroupMismatch, "device",
+                       rank.device,
+                       absl::StrCat("is that of tp_rank ", other, " and of tp_rank ", r));
+    }
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -76,6 +97,7 @@ absl::StatusOr<Group> Rendezvous(GroupBus& bus, const RankHello& mine) {
     group.geometry.page_bytes = std::max(group.geometry.page_bytes, geometry.page_bytes);
     group.info.ranks.push_back(peers[r].info.ranks[0]);
   }
+  RETURN_IF_ERROR(CheckDevices(peers));
   return group;
 }
 

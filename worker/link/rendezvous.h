@@ -13,7 +13,9 @@ struct RankHello {
   std::string model_name;  // for the message of a mismatch
   PageGeometry geometry;   // what this rank asks for
   DType weight_dtype = DType::kBF16;
-  std::string group;  // --group
+  std::string group;                // --group
+  std::string device_kind = "cpu";  // Device::kind
+  std::string nccl = "none";        // NcclVersion
 };
 
 struct Group {
@@ -22,7 +24,7 @@ struct Group {
 };
 
 // The same on every rank. FAILED_PRECONDITION/group_mismatch names the rank that differs from
-// tp_rank 0, and both values.
+// tp_rank 0, and both values, or the ranks that share a GPU.
 absl::StatusOr<Group> Rendezvous(GroupBus& bus, const RankHello& mine);
 
 }  // namespace rootstock

@@ -112,7 +112,7 @@ absl::Status Model::RunStep() {
                     residual_.as<float>());
   if (tp_.tp_size() > 1) {
     const size_t size = static_cast<size_t>(parts_.ops->num_tokens()) * spec_.hidden_size;
-    RETURN_IF_ERROR(parts_.communicator->AllReduceSum({residual_.as<float>(), size}));
+    RETURN_IF_ERROR(parts_.communicator->AllReduceSum(residual_.data(), size, DType::kF32));
   }
   LoraDelta down;
   for (int layer = 0; layer < spec_.num_layers; ++layer) RETURN_IF_ERROR(RunLayer(layer, down));
@@ -175,7 +175,8 @@ absl::Status Model::ReduceDelta(LoraDelta& lora) {
   parts_.ops->LoraExpand(lora, spec_.hidden_size, delta_.data());
   lora = {};
   return parts_.communicator->AllReduceSum(
-      {delta_.as<float>(), static_cast<size_t>(parts_.ops->num_tokens()) * spec_.hidden_size});
+      delta_.data(), static_cast<size_t>(parts_.ops->num_tokens()) * spec_.hidden_size,
+      parts_.ops->activation_type());
 }
 
 absl::Status Model::ComputeLogits(const LoraDelta& down) {
@@ -189,18 +190,17 @@ absl::Status Model::ComputeLogits(const LoraDelta& down) {
 absl::Status Model::GatherLogits() {
   const size_t outputs = parts_.ops->num_outputs();
   std::vector<size_t> counts;
-  for (const TpShard& shard : tp_.shards) counts.push_back(outputs * shard.vocab.size());
-  std::span<float> gathered;
-  if (tp_rank_ == 0) gathered = {gathered_.as<float>(), outputs * spec_.vocab_size};
-  RETURN_IF_ERROR(parts_.communicator->Gather({partial_logits_.as<float>(), counts[tp_rank_]},
-                                              counts, gathered, /*root=*/0));
-  if (tp_rank_ != 0) return absl::OkStatus();
-  const float* in = gathered_.as<float>();
+  std::vector<int> widths;
   for (const TpShard& shard : tp_.shards) {
-    for (size_t i = 0; i < outputs; ++i, in += shard.vocab.size()) {
-      std::copy_n(in, shard.vocab.size(),
-                  logits_.as<float>() + i * spec_.vocab_size + shard.vocab.begin);
-    }
+    counts.push_back(outputs * shard.vocab.size());
+    widths.push_back(shard.vocab.size());
+  }
+  // The parts of one row are that row.
+  float* const gathered = (outputs == 1 ? logits_ : gathered_).as<float>();
+  RETURN_IF_ERROR(parts_.communicator->Gather(partial_logits_.data(), counts, gathered, DType::kF32,
+                                              /*root=*/0));
+  if (tp_rank_ == 0 && outputs > 1) {
+    parts_.ops->JoinLogits(widths, gathered_.as<float>(), logits_.as<float>());
   }
   return absl::OkStatus();
 }

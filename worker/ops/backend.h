@@ -32,4 +32,7 @@ absl::StatusOr<Backend> MakeCudaBackend(int index, DType compute_type);
 // Bytes of the GPU's memory that are free; errors as MakeCudaBackend's.
 absl::StatusOr<uint64_t> FreeCudaBytes(int index);
 
+// GPUs of this host; 0 when this build has no CUDA.
+int NumCudaDevices();
+
 }  // namespace rootstock

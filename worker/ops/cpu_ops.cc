@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <numeric>
 
 #include "kernels/activation/activation.h"
 #include "kernels/norm/norm.h"
@@ -73,6 +74,16 @@ void CpuOps::AddRmsNorm(float* residual, void* delta, const LoraDelta& lora, con
   args.num_rows = outputs_only ? num_outputs() : 0;
   args.out = static_cast<float*>(out);
   kernels::AddRmsNorm(args, threads_);
+}
+
+void CpuOps::JoinLogits(std::span<const int> widths, const float* parts, float* logits) {
+  const size_t stride = std::accumulate(widths.begin(), widths.end(), size_t{0});
+  for (const int width : widths) {
+    for (int i = 0; i < num_outputs(); ++i, parts += width) {
+      std::copy_n(parts, width, logits + i * stride);
+    }
+    logits += width;
+  }
 }
 
 void CpuOps::RopeWriteKv(int layer, const AttentionShape& shape, const RopeAndKv& rope,

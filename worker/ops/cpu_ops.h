@@ -32,6 +32,7 @@ class CpuOps : public Ops {
                   float eps, int n, bool outputs_only, void* out) override;
   void Linear(const void* x, const Matrix& w, const float* bias, void* out) override;
   void Head(const void* x, const Matrix& w, float* logits) override;
+  void JoinLogits(std::span<const int> widths, const float* parts, float* logits) override;
   void RopeWriteKv(int layer, const AttentionShape& shape, const RopeAndKv& rope,
                    const LoraDelta& lora, void* qkv) override;
   void Attention(int layer, const AttentionShape& shape, const void* qkv, void* out) override;

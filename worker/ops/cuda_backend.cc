@@ -30,5 +30,6 @@ absl::StatusOr<Backend> MakeCudaBackend(int index, DType compute_type) {
 }
 
 absl::StatusOr<uint64_t> FreeCudaBytes(int index) { return CudaDevice::FreeBytes(index); }
+int NumCudaDevices() { return CudaDevice::Count(); }
 
 }  // namespace rootstock

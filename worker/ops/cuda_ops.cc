@@ -1,6 +1,7 @@
 #include "worker/ops/cuda_ops.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
@@ -187,6 +188,18 @@ void CudaOps::Linear(const void* x, const Matrix& w, const float* bias, void* ou
 
 void CudaOps::Head(const void* x, const Matrix& w, float* logits) {
   MatMul(x, sizes_.outputs, w, nullptr, DType::kF32, logits);
+}
+
+void CudaOps::JoinLogits(std::span<const int> widths, const float* parts, float* logits) {
+  const size_t stride = std::accumulate(widths.begin(), widths.end(), size_t{0}) * sizeof(float);
+  const size_t rows = sizes_.outputs;
+  for (const int width : widths) {
+    const size_t bytes = width * sizeof(float);
+    cudaMemcpy2DAsync(logits, stride, parts, bytes, bytes, rows, cudaMemcpyDeviceToDevice,
+                      device_.stream());
+    parts += rows * width;
+    logits += width;
+  }
 }
 
 void CudaOps::RopeWriteKv(int layer, const AttentionShape& shape, const RopeAndKv& rope,

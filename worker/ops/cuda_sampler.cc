@@ -95,12 +95,6 @@ void CudaSampler::Count(uint32_t slot, std::span<const int32_t> tokens, bool out
   Check(upload());
 }
 
-void CudaSampler::SetLast(uint32_t slot, int32_t token) {
-  Check(CudaStatus(cudaMemcpyAsync(last_tokens_.as<int32_t>() + slot, &token, sizeof(token),
-                                   cudaMemcpyHostToDevice, device_.stream()),
-                   "sampled token"));
-}
-
 CudaSampler::Results CudaSampler::ResultsAt(std::byte* base) const {
   const size_t orders = limits_.max_orders, top = limits_.max_logprobs;
   Results out;
@@ -241,6 +235,19 @@ absl::Status CudaSampler::Sample(const float* logits, std::span<const SampleOrde
   under_way_.push_back(next_);
   next_ = 1 - next_;
   return absl::OkStatus();
+}
+
+absl::Status CudaSampler::Follow(std::span<const SampleOrder> orders) {
+  RETURN_IF_ERROR(error_);
+  Flight& flight = flights_[next_];
+  next_ = 1 - next_;
+  RETURN_IF_ERROR(CudaStatus(cudaEventSynchronize(flight.done), "sampler"));
+  cuda::SampleStep step;
+  RETURN_IF_ERROR(FillInput(orders, flight, step));
+  cuda::TakeTokens(step.rows, chosen(), step.num_rows, last_tokens_.as<int32_t>(),
+                   device_.stream());
+  RETURN_IF_ERROR(CudaStatus(cudaGetLastError(), "sampler"));
+  return CudaStatus(cudaEventRecord(flight.done, device_.stream()), "sampler");
 }
 
 absl::StatusOr<std::span<const SampleOutcome>> CudaSampler::Collect() {

@@ -22,7 +22,8 @@ class CudaSampler : public TokenSampler {
   const int32_t* last_tokens() const override { return last_tokens_.as<const int32_t>(); }
   void Begin(uint32_t slot, bool counts) override;
   void Count(uint32_t slot, std::span<const int32_t> tokens, bool outputs) override;
-  void SetLast(uint32_t slot, int32_t token) override;
+  int32_t* chosen() override { return ResultsAt(results_.data()).tokens; }
+  absl::Status Follow(std::span<const SampleOrder> orders) override;
   absl::Status Sample(const float* logits, std::span<const SampleOrder> orders) override;
   absl::StatusOr<std::span<const SampleOutcome>> Collect() override;
 

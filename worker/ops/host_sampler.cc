@@ -37,6 +37,7 @@ void HostSampler::Counts::Add(int32_t token, bool output) {
 absl::Status HostSampler::Prepare(const SamplerLimits& limits) {
   limits_ = limits;
   last_tokens_.assign(limits.num_slots, 0);
+  chosen_.assign(limits.max_orders, -1);
   counts_.clear();
   counts_.resize(limits.num_slots);
   done_.clear();
@@ -57,6 +58,15 @@ absl::Status HostSampler::Sample(const float* logits, std::span<const SampleOrde
   const size_t vocab = limits_.vocab;
   for (size_t i = 0; i < orders.size(); ++i) {
     outcomes.push_back(Run({logits + i * vocab, vocab}, orders[i]));
+    chosen_[i] = outcomes.back().token;
+  }
+  return absl::OkStatus();
+}
+
+// The step ahead goes on from a stand-in until the coordinator hears of it.
+absl::Status HostSampler::Follow(std::span<const SampleOrder> orders) {
+  for (size_t i = 0; i < orders.size(); ++i) {
+    if (orders[i].samples()) last_tokens_[orders[i].slot] = std::max(chosen_[i], 0);
   }
   return absl::OkStatus();
 }
@@ -77,7 +87,6 @@ SampleOutcome HostSampler::Run(std::span<const float> logits, const SampleOrder&
   out.token = order.given >= 0 ? order.given : Draw(logits, order);
   if (order.given < 0) {
     out.nonfinite |= out.token < 0;
-    // The step ahead goes on from a stand-in until the coordinator hears of it.
     last_tokens_[order.slot] = std::max(out.token, 0);
     if (out.token >= 0) Count(order.slot, {&out.token, 1}, /*outputs=*/true);
   }

@@ -18,7 +18,8 @@ class HostSampler : public TokenSampler {
   const int32_t* last_tokens() const override { return last_tokens_.data(); }
   void Begin(uint32_t slot, bool counts) override;
   void Count(uint32_t slot, std::span<const int32_t> tokens, bool outputs) override;
-  void SetLast(uint32_t slot, int32_t token) override { last_tokens_[slot] = token; }
+  int32_t* chosen() override { return chosen_.data(); }
+  absl::Status Follow(std::span<const SampleOrder> orders) override;
   absl::Status Sample(const float* logits, std::span<const SampleOrder> orders) override;
   absl::StatusOr<std::span<const SampleOutcome>> Collect() override;
 
@@ -39,6 +40,7 @@ class HostSampler : public TokenSampler {
 
   SamplerLimits limits_;
   std::vector<int32_t> last_tokens_;             // [num_slots]
+  std::vector<int32_t> chosen_;                  // [max_orders]
   std::vector<std::unique_ptr<Counts>> counts_;  // [num_slots]; null: not counted
   std::deque<std::vector<SampleOutcome>> done_;
   std::vector<SampleOutcome> collected_;

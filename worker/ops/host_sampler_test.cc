@@ -16,6 +16,12 @@ class HostSamplerTest : public testing::Test {
     EXPECT_TRUE(sampler_.Sample(logits.data(), {&order, 1}).ok());
     return sampler_.Collect()->front();
   }
+  // Another rank chose `token` for slot 0.
+  void FollowOne(int32_t token, SampleOrder order = {}) {
+    order.params = &params_;
+    sampler_.chosen()[0] = token;
+    EXPECT_TRUE(sampler_.Follow({&order, 1}).ok());
+  }
   HostSampler sampler_;
   SamplingParams params_;
 };
@@ -88,11 +94,22 @@ TEST_F(HostSamplerTest, SampledTokensCountFromThenOn) {
 
 TEST_F(HostSamplerTest, ARowThatIsNotFiniteHasNoTokenAndAStandIn) {
   Prepare(3);
-  sampler_.SetLast(0, 2);
+  FollowOne(2);
   const SampleOutcome out = One({0, std::numeric_limits<float>::quiet_NaN(), 1}, {.num_top = 1});
   EXPECT_EQ(out.token, -1);
   EXPECT_TRUE(out.nonfinite);
   EXPECT_EQ(sampler_.last_tokens()[0], 0);
+}
+
+TEST_F(HostSamplerTest, FollowsWhatAnotherRankChose) {
+  Prepare(3);
+  FollowOne(2);
+  EXPECT_EQ(sampler_.last_tokens()[0], 2);
+  FollowOne(1, {.given = 1});
+  FollowOne(1, {.keep_logits = true});
+  EXPECT_EQ(sampler_.last_tokens()[0], 2);  // nothing was sampled
+  FollowOne(-1);
+  EXPECT_EQ(sampler_.last_tokens()[0], 0);  // the stand-in
 }
 
 TEST_F(HostSamplerTest, OrdersAreCollectedInTurn) {

@@ -14,5 +14,6 @@ absl::Status NoCuda() {
 
 absl::StatusOr<Backend> MakeCudaBackend(int, DType) { return NoCuda(); }
 absl::StatusOr<uint64_t> FreeCudaBytes(int) { return NoCuda(); }
+int NumCudaDevices() { return 0; }
 
 }  // namespace rootstock

@@ -160,6 +160,10 @@ class Ops {
   // logits [outputs, w.rows] = x [outputs, w.cols] · wᵀ.
   virtual void Head(const void* x, const Matrix& w, float* logits) = 0;
 
+  // logits [outputs, Σ widths] = parts side by side: part p is [outputs, widths[p]], and they lie
+  // one after the other.
+  virtual void JoinLogits(std::span<const int> widths, const float* parts, float* logits) = 0;
+
   // qkv [tokens, (num_heads + 2 · num_kv_heads) · head_dim] += lora; normalises (if asked) and
   // rotates q and k of each head in place, then writes k and v into the pages.
   virtual void RopeWriteKv(int layer, const AttentionShape& shape, const RopeAndKv& rope,

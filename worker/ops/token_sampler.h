@@ -28,6 +28,8 @@ struct SampleOrder {
   int32_t given = -1;        // ≥ 0: nothing is sampled; the logprob of this token is wanted
   int num_top = -1;          // logprob with as many top entries; -1: none
   bool keep_logits = false;  // the row itself is wanted; nothing is sampled or scored
+
+  bool samples() const { return given < 0 && !keep_logits; }
 };
 
 struct SampleOutcome {
@@ -51,8 +53,12 @@ class TokenSampler {
   virtual void Begin(uint32_t slot, bool counts) = 0;
   // Earlier tokens of the slot's sequence that were not sampled here; ignored unless it counts.
   virtual void Count(uint32_t slot, std::span<const int32_t> tokens, bool outputs) = 0;
-  // Another tp_rank sampled.
-  virtual void SetLast(uint32_t slot, int32_t token) = 0;
+  // Device memory [max_orders]: the tokens that the latest Sample chose, by order, once it has run;
+  // -1: none. Where another tp_rank samples its tokens are brought here.
+  virtual int32_t* chosen() = 0;
+  // In place of Sample where another tp_rank samples: once what is enqueued has run, chosen() holds
+  // its tokens of the orders, and they become their slots' last tokens.
+  virtual absl::Status Follow(std::span<const SampleOrder> orders) = 0;
   // Enqueues the orders of logits [orders, vocab]. Each Sample is followed by its Collect; the next
   // Sample may come before it, the one after may not.
   virtual absl::Status Sample(const float* logits, std::span<const SampleOrder> orders) = 0;

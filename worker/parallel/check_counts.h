@@ -1,4 +1,4 @@
-// Arguments of gathers, checked before anything is sent.
+// Arguments of collectives, checked before anything is sent.
 #pragma once
 
 #include <numeric>
@@ -6,29 +6,23 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/dtype.h"
 
 namespace rootstock {
 
-inline absl::Status CheckCounts(std::span<const float> in, std::span<const size_t> counts,
-                                std::span<float> out, int rank, int size) {
-  const size_t total = std::accumulate(counts.begin(), counts.end(), size_t{0});
-  if (counts.size() != static_cast<size_t>(size) || counts[rank] != in.size() ||
-      total != out.size()) {
-    return absl::InternalError(absl::StrCat("gather of ", in.size(), " into ", out.size(),
-                                            " elements, counts name ", total, " for ",
-                                            counts.size(), " of ", size, " ranks"));
-  }
-  return absl::OkStatus();
+inline absl::Status CheckCounts(std::span<const size_t> counts, int size) {
+  if (counts.size() == static_cast<size_t>(size)) return absl::OkStatus();
+  return absl::InternalError(
+      absl::StrCat("gather with counts of ", counts.size(), " ranks in a group of ", size));
 }
 
-// `out` counts on root only.
-inline absl::Status CheckGather(std::span<const float> in, std::span<const size_t> counts,
-                                std::span<float> out, int rank, int size, int root) {
-  if (rank == root) return CheckCounts(in, counts, out, rank, size);
-  if (counts.size() != static_cast<size_t>(size) || counts[rank] != in.size()) {
-    return absl::InternalError(absl::StrCat("gather of ", in.size(), " elements, not as counted"));
-  }
-  return absl::OkStatus();
+inline absl::Status CheckHostSum(DType type) {
+  if (type == DType::kF32) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat("all-reduce of ", DTypeName(type), " on the host"));
+}
+
+inline size_t TotalOf(std::span<const size_t> counts) {
+  return std::accumulate(counts.begin(), counts.end(), size_t{0});
 }
 
 }  // namespace rootstock

@@ -6,9 +6,13 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "worker/parallel/communicator.h"
-
 namespace rootstock {
+
+struct CollectiveCounters {
+  uint64_t calls = 0;
+  uint64_t bytes = 0;
+  double seconds = 0;
+};
 
 enum class CollectiveOp { kAllReduce, kAllGather, kBroadcast };
 constexpr std::array<CollectiveOp, 3> kAllCollectiveOps = {

@@ -1,40 +1,42 @@
-// Collectives between the tp_ranks of a group. Host memory; device buffers come with `nccl`.
+// Collectives between the tp_ranks of a group, on buffers of the memory that they compute in.
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <span>
-#include <vector>
 
 #include "absl/status/status.h"
+#include "common/base/dtype.h"
+#include "worker/parallel/collective_stats.h"
 
 namespace rootstock {
 
-// Every rank makes the same calls in the same order. A failed call leaves the group unusable: the
-// caller leaves its step and the process ends. *Step thread only.*
+// Every rank makes the same calls in the same order. In the host's memory a call is done when it
+// returns; on a GPU it is enqueued as an operator is, and can be recorded with them. A failed call
+// leaves the group unusable: the caller leaves its step and the process ends. *Step thread only.*
 class Communicator {
  public:
   virtual ~Communicator() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  // data[n] becomes the sum over ranks, the same bits on every rank.
-  virtual absl::Status AllReduceSum(std::span<float> data) = 0;
-  // out = concatenation over ranks, in rank order, of each rank's `in`; counts[r] elements of
-  // rank r, out.size() their sum.
-  virtual absl::Status AllGather(std::span<const float> in, std::span<const size_t> counts,
-                                 std::span<float> out) = 0;
-  // Same on root only; other ranks pass an empty out.
-  virtual absl::Status Gather(std::span<const float> in, std::span<const size_t> counts,
-                              std::span<float> out, int root) = 0;
-  virtual absl::Status Broadcast(std::span<std::byte> data, int root) = 0;
-};
+  // data[n] becomes the sum over ranks, taken in f32 in rank order and rounded once: the same bits
+  // on every rank, whatever else is summed with an element. The host's processor sums kF32 alone, a
+  // GPU kF32 and kBF16.
+  virtual absl::Status AllReduceSum(void* data, size_t n, DType type) = 0;
+  // out = concatenation over ranks, in rank order, of each rank's `in`; counts[r] elements of rank
+  // r. `in` may be this rank's place in `out`.
+  virtual absl::Status AllGather(const void* in, std::span<const size_t> counts, void* out,
+                                 DType type) = 0;
+  // Same on root only; other ranks pass a null out.
+  virtual absl::Status Gather(const void* in, std::span<const size_t> counts, void* out, DType type,
+                              int root) = 0;
+  virtual absl::Status Broadcast(void* data, size_t bytes, int root) = 0;
 
-// What collectives did since start, for metrics.
-struct CollectiveCounters {
-  uint64_t calls = 0;
-  uint64_t bytes = 0;
-  double seconds = 0;
+  // All that was enqueued so far is due: where a lost rank can leave it waiting for ever, the
+  // process ends with an error once it is overdue.
+  virtual void Watch() {}
+
+  virtual const CollectiveStats& stats() const = 0;
 };
 
 }  // namespace rootstock

@@ -4,6 +4,8 @@
 
 #include <cmath>
 #include <cstring>
+#include <numeric>
+#include <vector>
 
 #include "common/base/status.h"
 
@@ -19,7 +21,7 @@ float ValueOf(int rank, size_t i) {
 absl::Status CheckSum(Communicator& c, size_t n) {
   std::vector<float> data(n);
   for (size_t i = 0; i < n; ++i) data[i] = ValueOf(c.rank(), i);
-  RETURN_IF_ERROR(c.AllReduceSum(data));
+  RETURN_IF_ERROR(c.AllReduceSum(data.data(), n, DType::kF32));
   size_t wrong = 0;
   for (size_t i = 0; i < n; ++i) {
     float sum = ValueOf(0, i);
@@ -27,6 +29,19 @@ absl::Status CheckSum(Communicator& c, size_t n) {
     wrong += std::memcmp(&sum, &data[i], sizeof sum) != 0;  // bits, not values
   }
   EXPECT_EQ(wrong, 0u) << "of " << n;
+  return absl::OkStatus();
+}
+
+// 16-bit elements, each rank's already in its place.
+absl::Status CheckInPlace(Communicator& c, const std::vector<size_t>& counts,
+                          const std::vector<float>& want) {
+  std::vector<uint16_t> bits(want.size());
+  for (size_t i = 0; i < want.size(); ++i) bits[i] = static_cast<uint16_t>(31 * i + 7);
+  const size_t begin = std::accumulate(counts.begin(), counts.begin() + c.rank(), size_t{0});
+  std::vector<uint16_t> all(want.size());
+  std::copy_n(bits.begin() + begin, counts[c.rank()], all.begin() + begin);
+  RETURN_IF_ERROR(c.AllGather(all.data() + begin, counts, all.data(), DType::kBF16));
+  EXPECT_EQ(all, bits);
   return absl::OkStatus();
 }
 
@@ -40,11 +55,13 @@ absl::Status CheckGathers(Communicator& c, size_t unit) {
   std::vector<float> in(counts[c.rank()]);
   for (size_t i = 0; i < in.size(); ++i) in[i] = ValueOf(c.rank(), i);
   std::vector<float> all(want.size(), -1.0f);
-  RETURN_IF_ERROR(c.AllGather(in, counts, all));
+  RETURN_IF_ERROR(c.AllGather(in.data(), counts, all.data(), DType::kF32));
   EXPECT_EQ(all, want);
+  RETURN_IF_ERROR(CheckInPlace(c, counts, want));
   for (int root = 0; root < c.size(); ++root) {
     std::vector<float> out(c.rank() == root ? want.size() : 0, -1.0f);
-    RETURN_IF_ERROR(c.Gather(in, counts, out, root));
+    RETURN_IF_ERROR(
+        c.Gather(in.data(), counts, c.rank() == root ? out.data() : nullptr, DType::kF32, root));
     if (c.rank() == root) {
       EXPECT_EQ(out, want);
     }
@@ -55,7 +72,7 @@ absl::Status CheckGathers(Communicator& c, size_t unit) {
 absl::Status CheckBroadcast(Communicator& c, size_t bytes) {
   for (int root = 0; root < c.size(); ++root) {
     std::vector<std::byte> data(bytes, std::byte(c.rank() == root ? 40 + root : 0));
-    RETURN_IF_ERROR(c.Broadcast(data, root));
+    RETURN_IF_ERROR(c.Broadcast(data.data(), bytes, root));
     EXPECT_EQ(data, std::vector<std::byte>(bytes, std::byte(40 + root)));
   }
   return absl::OkStatus();
@@ -73,12 +90,11 @@ absl::Status CheckCollectives(Communicator& communicator) {
 }
 
 absl::Status CheckBadArguments(Communicator& communicator) {
-  std::vector<float> in(3), out(3 * communicator.size() + 1);
-  const std::vector<size_t> counts(communicator.size(), 3);
-  EXPECT_FALSE(communicator.AllGather(in, counts, out).ok());
-  const std::vector<size_t> other(communicator.size(), 2);
-  EXPECT_FALSE(communicator.Gather(in, other, out, 0).ok());
-  EXPECT_FALSE(communicator.AllGather(in, std::vector<size_t>{}, out).ok());
+  std::vector<float> in(3), out(3 * communicator.size());
+  const std::vector<size_t> counts(communicator.size() + 1, 3);
+  EXPECT_FALSE(communicator.AllGather(in.data(), counts, out.data(), DType::kF32).ok());
+  EXPECT_FALSE(communicator.Gather(in.data(), {}, out.data(), DType::kF32, 0).ok());
+  EXPECT_FALSE(communicator.AllReduceSum(in.data(), 3, DType::kF16).ok());
   return CheckSum(communicator, 5);  // and the group goes on
 }
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <numeric>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
@@ -21,6 +20,21 @@ absl::Status ToStatus(int code, const char* call) {
   MPI_Error_string(code, text, &length);
   return absl::InternalError(absl::StrCat(call, ": ", std::string(text, length)));
 }
+
+MPI_Datatype TypeOf(DType type) { return type == DType::kF32 ? MPI_FLOAT : MPI_UINT16_T; }
+
+// What the ranks' parts of a gather are to MPI; only for totals within its int.
+struct Places {
+  explicit Places(std::span<const size_t> all) {
+    int offset = 0;
+    for (const size_t count : all) {
+      counts.push_back(static_cast<int>(count));
+      offsets.push_back(offset);
+      offset += static_cast<int>(count);
+    }
+  }
+  std::vector<int> counts, offsets;
+};
 
 // sum[i] = Σ_r parts[r · stride + i], in the order of r.
 void SumInRankOrder(const float* parts, size_t stride, int ranks, std::span<float> sum) {
@@ -47,13 +61,15 @@ MpiCommunicator::~MpiCommunicator() {
   if (!finalized) MPI_Comm_free(&comm_);
 }
 
-absl::Status MpiCommunicator::AllReduceSum(std::span<float> data) {
-  CollectiveStats::Timer timer(stats_, CollectiveOp::kAllReduce, data.size_bytes());
+absl::Status MpiCommunicator::AllReduceSum(void* data, size_t n, DType type) {
+  CollectiveStats::Timer timer(stats_, CollectiveOp::kAllReduce, n * DTypeBytes(type));
+  RETURN_IF_ERROR(CheckHostSum(type));
   if (size_ == 1) return absl::OkStatus();
+  const std::span<float> all(static_cast<float*>(data), n);
   // Receive buffers hold size pieces; their counts are ints as well.
   const size_t piece = std::max<size_t>(1, max_count_ / size_);
-  for (size_t begin = 0; begin < data.size(); begin += piece) {
-    RETURN_IF_ERROR(SumPiece(data.subspan(begin, std::min(piece, data.size() - begin))));
+  for (size_t begin = 0; begin < n; begin += piece) {
+    RETURN_IF_ERROR(SumPiece(all.subspan(begin, std::min(piece, n - begin))));
   }
   return absl::OkStatus();
 }
@@ -90,67 +106,68 @@ absl::Status MpiCommunicator::ScatterReduceGather(std::span<float> data) {
                   "MPI_Allgatherv");
 }
 
-absl::Status MpiCommunicator::AllGather(std::span<const float> in, std::span<const size_t> counts,
-                                        std::span<float> out) {
-  CollectiveStats::Timer timer(stats_, CollectiveOp::kAllGather, out.size_bytes());
-  RETURN_IF_ERROR(CheckCounts(in, counts, out, rank_, size_));
-  if (out.size() <= max_count_) {
-    std::vector<int> sizes(counts.begin(), counts.end()), offsets(size_, 0);
-    std::partial_sum(sizes.begin(), sizes.end() - 1, offsets.begin() + 1);
-    return ToStatus(MPI_Allgatherv(in.data(), static_cast<int>(in.size()), MPI_FLOAT, out.data(),
-                                   sizes.data(), offsets.data(), MPI_FLOAT, comm_),
-                    "MPI_Allgatherv");
+absl::Status MpiCommunicator::AllGather(const void* in, std::span<const size_t> counts, void* out,
+                                        DType type) {
+  const size_t total = TotalOf(counts), width = DTypeBytes(type);
+  CollectiveStats::Timer timer(stats_, CollectiveOp::kAllGather, total * width);
+  RETURN_IF_ERROR(CheckCounts(counts, size_));
+  std::byte* const mine = static_cast<std::byte*>(out) + TotalOf(counts.first(rank_)) * width;
+  if (total <= max_count_) {
+    const Places places(counts);
+    return ToStatus(
+        MPI_Allgatherv(in == mine ? MPI_IN_PLACE : in, places.counts[rank_], TypeOf(type), out,
+                       places.counts.data(), places.offsets.data(), TypeOf(type), comm_),
+        "MPI_Allgatherv");
   }
-  size_t offset = 0;
+  if (in != mine && counts[rank_] > 0) std::memcpy(mine, in, counts[rank_] * width);
+  std::byte* at = static_cast<std::byte*>(out);
   for (int r = 0; r < size_; ++r) {
-    if (r == rank_) std::copy(in.begin(), in.end(), out.data() + offset);
     for (size_t begin = 0; begin < counts[r]; begin += max_count_) {
       const int n = static_cast<int>(std::min(max_count_, counts[r] - begin));
       RETURN_IF_ERROR(
-          ToStatus(MPI_Bcast(out.data() + offset + begin, n, MPI_FLOAT, r, comm_), "MPI_Bcast"));
+          ToStatus(MPI_Bcast(at + begin * width, n, TypeOf(type), r, comm_), "MPI_Bcast"));
     }
-    offset += counts[r];
+    at += counts[r] * width;
   }
   return absl::OkStatus();
 }
 
-absl::Status MpiCommunicator::Gather(std::span<const float> in, std::span<const size_t> counts,
-                                     std::span<float> out, int root) {
-  CollectiveStats::Timer timer(stats_, CollectiveOp::kAllGather, in.size_bytes());
-  RETURN_IF_ERROR(CheckGather(in, counts, out, rank_, size_, root));
-  const size_t total = std::accumulate(counts.begin(), counts.end(), size_t{0});
+absl::Status MpiCommunicator::Gather(const void* in, std::span<const size_t> counts, void* out,
+                                     DType type, int root) {
+  const size_t total = TotalOf(counts), width = DTypeBytes(type);
+  RETURN_IF_ERROR(CheckCounts(counts, size_));
+  CollectiveStats::Timer timer(stats_, CollectiveOp::kAllGather, counts[rank_] * width);
   if (total <= max_count_) {
-    std::vector<int> sizes(counts.begin(), counts.end()), offsets(size_, 0);
-    std::partial_sum(sizes.begin(), sizes.end() - 1, offsets.begin() + 1);
-    return ToStatus(MPI_Gatherv(in.data(), static_cast<int>(in.size()), MPI_FLOAT, out.data(),
-                                sizes.data(), offsets.data(), MPI_FLOAT, root, comm_),
+    const Places places(counts);
+    return ToStatus(MPI_Gatherv(in, places.counts[rank_], TypeOf(type), out, places.counts.data(),
+                                places.offsets.data(), TypeOf(type), root, comm_),
                     "MPI_Gatherv");
   }
   constexpr int kTag = 1;
-  size_t offset = 0;
+  const auto* from = static_cast<const std::byte*>(in);
+  auto* to = static_cast<std::byte*>(out);
   for (int r = 0; r < size_; ++r) {
-    if (r == root && rank_ == root) std::copy(in.begin(), in.end(), out.data() + offset);
+    if (r == root && rank_ == root) std::memcpy(to, in, counts[r] * width);
     for (size_t begin = 0; r != root && begin < counts[r]; begin += max_count_) {
       const int n = static_cast<int>(std::min(max_count_, counts[r] - begin));
       int code = MPI_SUCCESS;
-      if (rank_ == r) code = MPI_Send(in.data() + begin, n, MPI_FLOAT, root, kTag, comm_);
+      if (rank_ == r) code = MPI_Send(from + begin * width, n, TypeOf(type), root, kTag, comm_);
       if (rank_ == root) {
-        code =
-            MPI_Recv(out.data() + offset + begin, n, MPI_FLOAT, r, kTag, comm_, MPI_STATUS_IGNORE);
+        code = MPI_Recv(to + begin * width, n, TypeOf(type), r, kTag, comm_, MPI_STATUS_IGNORE);
       }
       RETURN_IF_ERROR(ToStatus(code, "MPI_Send or MPI_Recv"));
     }
-    offset += counts[r];
+    if (rank_ == root) to += counts[r] * width;
   }
   return absl::OkStatus();
 }
 
-absl::Status MpiCommunicator::Broadcast(std::span<std::byte> data, int root) {
-  CollectiveStats::Timer timer(stats_, CollectiveOp::kBroadcast, data.size_bytes());
-  for (size_t begin = 0; begin < data.size(); begin += max_count_) {
-    const int n = static_cast<int>(std::min(max_count_, data.size() - begin));
-    RETURN_IF_ERROR(
-        ToStatus(MPI_Bcast(data.data() + begin, n, MPI_BYTE, root, comm_), "MPI_Bcast"));
+absl::Status MpiCommunicator::Broadcast(void* data, size_t bytes, int root) {
+  CollectiveStats::Timer timer(stats_, CollectiveOp::kBroadcast, bytes);
+  auto* const at = static_cast<std::byte*>(data);
+  for (size_t begin = 0; begin < bytes; begin += max_count_) {
+    const int n = static_cast<int>(std::min(max_count_, bytes - begin));
+    RETURN_IF_ERROR(ToStatus(MPI_Bcast(at + begin, n, MPI_BYTE, root, comm_), "MPI_Bcast"));
   }
   return absl::OkStatus();
 }

@@ -23,14 +23,13 @@ class MpiCommunicator : public Communicator {
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
-  absl::Status AllReduceSum(std::span<float> data) override;
-  absl::Status AllGather(std::span<const float> in, std::span<const size_t> counts,
-                         std::span<float> out) override;
-  absl::Status Gather(std::span<const float> in, std::span<const size_t> counts,
-                      std::span<float> out, int root) override;
-  absl::Status Broadcast(std::span<std::byte> data, int root) override;
-
-  const CollectiveStats& stats() const { return stats_; }
+  absl::Status AllReduceSum(void* data, size_t n, DType type) override;
+  absl::Status AllGather(const void* in, std::span<const size_t> counts, void* out,
+                         DType type) override;
+  absl::Status Gather(const void* in, std::span<const size_t> counts, void* out, DType type,
+                      int root) override;
+  absl::Status Broadcast(void* data, size_t bytes, int root) override;
+  const CollectiveStats& stats() const override { return stats_; }
 
  private:
   // One piece of at most max_count_ elements over all ranks.

@@ -27,7 +27,7 @@ TEST(MpiCommunicator, BadArguments) {
 TEST(MpiCommunicator, CountsCallsAndBytes) {
   MpiCommunicator communicator(MPI_COMM_WORLD);
   std::vector<std::byte> data(12);
-  ASSERT_TRUE(communicator.Broadcast(data, 0).ok());
+  ASSERT_TRUE(communicator.Broadcast(data.data(), data.size(), 0).ok());
   EXPECT_EQ(communicator.stats().of(CollectiveOp::kBroadcast).calls, 1u);
   EXPECT_EQ(communicator.stats().of(CollectiveOp::kBroadcast).bytes, 12u);
 }

@@ -35,76 +35,81 @@ absl::Status ThreadCommunicator::Post(const void* data, size_t bytes) {
   return group_->Meet();
 }
 
-absl::Status ThreadCommunicator::AllReduceSum(std::span<float> data) {
-  CollectiveStats::Timer timer(stats_, CollectiveOp::kAllReduce, data.size_bytes());
+absl::Status ThreadCommunicator::AllReduceSum(void* data, size_t n, DType type) {
+  const size_t bytes = n * DTypeBytes(type);
+  CollectiveStats::Timer timer(stats_, CollectiveOp::kAllReduce, bytes);
+  RETURN_IF_ERROR(CheckHostSum(type));
   if (size() == 1) return absl::OkStatus();
-  RETURN_IF_ERROR(Post(data.data(), data.size_bytes()));
+  RETURN_IF_ERROR(Post(data, bytes));
   for (const ThreadGroup::Posted& other : group_->posted_) {
-    if (other.bytes == data.size_bytes()) continue;
+    if (other.bytes == bytes) continue;
     const absl::Status why = absl::InternalError(
-        absl::StrCat("all-reduce of ", data.size_bytes(), " bytes meets one of ", other.bytes));
+        absl::StrCat("all-reduce of ", bytes, " bytes meets one of ", other.bytes));
     group_->Abort(why);
     return why;
   }
-  if (rank_ == 0) group_->sum_.resize(data.size());
+  if (rank_ == 0) group_->sum_.resize(n);
   RETURN_IF_ERROR(group_->Meet());
-  const size_t begin = data.size() * rank_ / size();
-  const size_t end = data.size() * (rank_ + 1) / size();
+  const size_t begin = n * rank_ / size();
+  const size_t end = n * (rank_ + 1) / size();
   for (size_t i = begin; i < end; ++i) {
     float sum = static_cast<const float*>(group_->posted_[0].data)[i];
     for (int r = 1; r < size(); ++r) sum += static_cast<const float*>(group_->posted_[r].data)[i];
     group_->sum_[i] = sum;
   }
   RETURN_IF_ERROR(group_->Meet());
-  std::copy_n(group_->sum_.data(), data.size(), data.data());
+  std::copy_n(group_->sum_.data(), n, static_cast<float*>(data));
   return group_->Meet();
 }
 
-absl::Status ThreadCommunicator::CopyPosted(std::span<const size_t> counts, std::span<float> out) {
-  size_t offset = 0;
+absl::Status ThreadCommunicator::CopyPosted(std::span<const size_t> counts, void* out, DType type) {
+  auto* to = static_cast<std::byte*>(out);
   for (int r = 0; r < size(); ++r) {
     const ThreadGroup::Posted& other = group_->posted_[r];
-    if (other.bytes != counts[r] * sizeof(float)) {
+    const size_t bytes = counts[r] * DTypeBytes(type);
+    if (other.bytes != bytes) {
       const absl::Status why = absl::InternalError(absl::StrCat(
           "gather: tp_rank ", r, " gave ", other.bytes, " bytes, counted were ", counts[r]));
       group_->Abort(why);
       return why;
     }
-    std::copy_n(static_cast<const float*>(other.data), counts[r], out.data() + offset);
-    offset += counts[r];
+    if (bytes > 0 && to != other.data) std::memcpy(to, other.data, bytes);
+    to += bytes;
   }
   return absl::OkStatus();
 }
 
-absl::Status ThreadCommunicator::AllGather(std::span<const float> in,
-                                           std::span<const size_t> counts, std::span<float> out) {
-  CollectiveStats::Timer timer(stats_, CollectiveOp::kAllGather, out.size_bytes());
-  RETURN_IF_ERROR(CheckCounts(in, counts, out, rank_, size()));
-  RETURN_IF_ERROR(Post(in.data(), in.size_bytes()));
-  RETURN_IF_ERROR(CopyPosted(counts, out));
+absl::Status ThreadCommunicator::AllGather(const void* in, std::span<const size_t> counts,
+                                           void* out, DType type) {
+  CollectiveStats::Timer timer(stats_, CollectiveOp::kAllGather,
+                               TotalOf(counts) * DTypeBytes(type));
+  RETURN_IF_ERROR(CheckCounts(counts, size()));
+  RETURN_IF_ERROR(Post(in, counts[rank_] * DTypeBytes(type)));
+  RETURN_IF_ERROR(CopyPosted(counts, out, type));
   return group_->Meet();
 }
 
-absl::Status ThreadCommunicator::Gather(std::span<const float> in, std::span<const size_t> counts,
-                                        std::span<float> out, int root) {
-  CollectiveStats::Timer timer(stats_, CollectiveOp::kAllGather, in.size_bytes());
-  RETURN_IF_ERROR(CheckGather(in, counts, out, rank_, size(), root));
-  RETURN_IF_ERROR(Post(in.data(), in.size_bytes()));
-  if (rank_ == root) RETURN_IF_ERROR(CopyPosted(counts, out));
+absl::Status ThreadCommunicator::Gather(const void* in, std::span<const size_t> counts, void* out,
+                                        DType type, int root) {
+  RETURN_IF_ERROR(CheckCounts(counts, size()));
+  const size_t bytes = counts[rank_] * DTypeBytes(type);
+  CollectiveStats::Timer timer(stats_, CollectiveOp::kAllGather, bytes);
+  RETURN_IF_ERROR(Post(in, bytes));
+  if (rank_ == root) RETURN_IF_ERROR(CopyPosted(counts, out, type));
   return group_->Meet();
 }
 
-absl::Status ThreadCommunicator::Broadcast(std::span<std::byte> data, int root) {
-  CollectiveStats::Timer timer(stats_, CollectiveOp::kBroadcast, data.size_bytes());
-  RETURN_IF_ERROR(Post(data.data(), data.size_bytes()));
+absl::Status ThreadCommunicator::Broadcast(void* data, size_t bytes, int root) {
+  CollectiveStats::Timer timer(stats_, CollectiveOp::kBroadcast, bytes);
+  RETURN_IF_ERROR(Post(data, bytes));
   const ThreadGroup::Posted& from = group_->posted_[root];
-  if (from.bytes != data.size_bytes()) {
+  if (from.bytes != bytes) {
     const absl::Status why = absl::InternalError(
-        absl::StrCat("broadcast of ", from.bytes, " bytes meets a buffer of ", data.size_bytes()));
+        absl::StrCat("broadcast of ", from.bytes, " bytes meets a buffer of ", bytes));
     group_->Abort(why);
     return why;
   }
-  if (rank_ != root && !data.empty()) std::memcpy(data.data(), from.data, data.size_bytes());
+  if (rank_ != root && bytes > 0) std::memcpy(data, from.data, bytes);
   return group_->Meet();
 }
 

@@ -25,11 +25,11 @@ INSTANTIATE_TEST_SUITE_P(Ranks, ThreadCommunicatorTest, testing::Values(1, 2, 3,
 TEST(ThreadCommunicator, LostRankHangsNobody) {
   const absl::Status status = RunOnRanks(3, [](Communicator& c) -> absl::Status {
     std::vector<float> data(4, 1.0f);
-    RETURN_IF_ERROR(c.AllReduceSum(data));
+    RETURN_IF_ERROR(c.AllReduceSum(data.data(), data.size(), DType::kF32));
     if (c.rank() == 1) return absl::DataLossError("rank 1 is gone");
-    const absl::Status waits = c.AllReduceSum(data);
+    const absl::Status waits = c.AllReduceSum(data.data(), data.size(), DType::kF32);
     EXPECT_EQ(waits, absl::DataLossError("rank 1 is gone"));
-    EXPECT_EQ(c.Broadcast({}, 0), waits);  // and it stays gone
+    EXPECT_EQ(c.Broadcast(nullptr, 0, 0), waits);  // and it stays gone
     return waits;
   });
   EXPECT_EQ(status, absl::DataLossError("rank 1 is gone"));
@@ -38,7 +38,7 @@ TEST(ThreadCommunicator, LostRankHangsNobody) {
 TEST(ThreadCommunicator, UnequalLengthsAreAnErrorOnEveryRank) {
   EXPECT_FALSE(RunOnRanks(2, [](Communicator& c) -> absl::Status {
                  std::vector<float> data(c.rank() + 1);
-                 const absl::Status status = c.AllReduceSum(data);
+                 const absl::Status status = c.AllReduceSum(data.data(), data.size(), DType::kF32);
                  EXPECT_FALSE(status.ok());
                  return status;
                }).ok());
@@ -47,8 +47,8 @@ TEST(ThreadCommunicator, UnequalLengthsAreAnErrorOnEveryRank) {
 TEST(ThreadCommunicator, CountsCallsAndBytes) {
   const auto self = ThreadCommunicator::Self();
   std::vector<float> data(10);
-  ASSERT_TRUE(self->AllReduceSum(data).ok());
-  ASSERT_TRUE(self->AllReduceSum(data).ok());
+  ASSERT_TRUE(self->AllReduceSum(data.data(), data.size(), DType::kF32).ok());
+  ASSERT_TRUE(self->AllReduceSum(data.data(), data.size(), DType::kF32).ok());
   const CollectiveCounters& sums = self->stats().of(CollectiveOp::kAllReduce);
   EXPECT_EQ(sums.calls, 2u);
   EXPECT_EQ(sums.bytes, 80u);

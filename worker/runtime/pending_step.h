@@ -35,7 +35,6 @@ struct PendingStep {
   uint64_t mark = 0;                   // behind the step on the device
   std::vector<RowResult> results;      // [rows], slots filled in
   std::vector<RowOutput> wanted;       // [rows]
-  std::vector<uint32_t> sampling;      // rows that sample, ascending
   std::vector<PendingOutput> outputs;  // of the batch whose orders are not collected
 };
 

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
+#include "worker/parallel/make_communicator.h"
 
 namespace rootstock {
 namespace {
@@ -20,19 +21,16 @@ absl::StatusOr<DType> WeightType(const WorkerOptions& options) {
   return DType::kBF16;
 }
 
-// auto: where this build and host can.
+// auto: where this build and host can, for every rank of the host.
 absl::StatusOr<bool> UseCuda(const WorkerOptions& options, int tp_size, const HostPlace& place) {
   if (options.device == "cpu") return false;
-  if (tp_size > 1) {
-    if (options.device == "auto") return false;
-    return MakeError(absl::StatusCode::kUnimplemented, Reason::kInvalidArgument, "device", "cuda",
-                     absl::StrCat("a group of ", tp_size,
-                                  " ranks needs collectives on the device, which this build has "
-                                  "not; one rank does without, --device cpu takes any number"));
+  if (options.device == "auto") {
+    if (tp_size > 1 && !CanJoinGpus().ok()) return false;
+    return NumCudaDevices() >= place.local_size && FreeCudaBytes(place.local_rank).ok();
   }
-  const absl::Status cuda = FreeCudaBytes(place.local_rank).status();
-  if (options.device == "cuda") RETURN_IF_ERROR(cuda);
-  return cuda.ok();
+  if (tp_size > 1) RETURN_IF_ERROR(CanJoinGpus());
+  RETURN_IF_ERROR(FreeCudaBytes(place.local_rank).status());
+  return true;
 }
 
 // 16; on a GPU doubled while a page is under 1 MB, up to 64 (ADR 5).

@@ -70,7 +70,7 @@ TEST(WorkerMetrics, CollectivesAddUp) {
   const auto self = ThreadCommunicator::Self();
   std::vector<float> data(4);
   for (int i = 0; i < 3; ++i) {
-    ASSERT_TRUE(self->AllReduceSum(data).ok());
+    ASSERT_TRUE(self->AllReduceSum(data.data(), data.size(), DType::kF32).ok());
     worker.ObserveTick(self->stats());
   }
   EXPECT_THAT(metrics.Text(),

@@ -11,7 +11,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int32_t kNoToken = -1;  // of a row whose logits are not finite
-constexpr int32_t kStandInToken = 0;
 constexpr uint32_t kMinOutputs = 16;
 
 uint64_t Micros(Clock::duration duration) {
@@ -141,6 +140,7 @@ absl::StatusOr<std::optional<Completion>> WorkerRuntime::Step(CommandId id, cons
     if (scores) RETURN_IF_ERROR(CollectOutcomes(step));
   }
   step.mark = model_.Mark();
+  communicator_.Watch();
   running_.push_back(std::move(step));
   if (model_.asynchronous()) return std::nullopt;
   ASSIGN_OR_RETURN(Completion completion, Finish());
@@ -156,7 +156,6 @@ PendingStep WorkerRuntime::MakePending(CommandId id, const std::vector<StepRow>&
     step.facts.prefill_rows += rows[i].plan->tokens.empty() ? 0 : 1;
     step.results.emplace_back().slot = rows[i].plan->slot;
     step.wanted.push_back(rows[i].plan->output);
-    if (rows[i].samples()) step.sampling.push_back(i);
   }
   return step;
 }
@@ -212,14 +211,15 @@ absl::Status WorkerRuntime::Enqueue(const StepBatch& batch, const std::vector<St
   step.facts.lora_shrink.Add(model_.last_forward().ops.lora_shrink);
   step.facts.lora_expand.Add(model_.last_forward().ops.lora_expand);
   step.outputs.clear();
-  if (communicator_.rank() != 0 || batch.outputs.empty()) return absl::OkStatus();
+  if (batch.outputs.empty()) return absl::OkStatus();
   std::vector<SampleOrder> orders;
   for (const OutputRef& ref : batch.outputs) {
     const PendingOutput output = UseOf(rows[ref.row], ref);
-    step.outputs.push_back(output);
+    if (communicator_.rank() == 0) step.outputs.push_back(output);
     orders.push_back(OrderOf(rows[ref.row], ref, output.use));
   }
-  return model_.sampler().Sample(logits, orders);
+  if (communicator_.rank() == 0) RETURN_IF_ERROR(model_.sampler().Sample(logits, orders));
+  return ShareTokens(orders);
 }
 
 absl::Status WorkerRuntime::CollectOutcomes(PendingStep& step) {
@@ -256,7 +256,6 @@ absl::StatusOr<Completion> WorkerRuntime::Finish() {
   running_.pop_front();
   RETURN_IF_ERROR(model_.Wait(step.mark));
   RETURN_IF_ERROR(CollectOutcomes(step));
-  RETURN_IF_ERROR(ShareTokens(step));
   const Clock::time_point now = Clock::now();
   // A step that was enqueued behind another began when that one ended.
   step.facts.duration_us = Micros(now - std::max(step.start, finished_));
@@ -273,19 +272,14 @@ absl::StatusOr<Completion> WorkerRuntime::Finish() {
   return completion;
 }
 
-absl::Status WorkerRuntime::ShareTokens(const PendingStep& step) {
-  if (communicator_.size() == 1 || step.sampling.empty()) return absl::OkStatus();
-  std::vector<int32_t> tokens;
-  for (const uint32_t row : step.sampling) {
-    tokens.push_back(step.results[row].tokens.empty() ? kNoToken : step.results[row].tokens[0]);
-  }
-  RETURN_IF_ERROR(communicator_.Broadcast(std::as_writable_bytes(std::span(tokens)), 0));
-  if (communicator_.rank() == 0) return absl::OkStatus();
-  for (size_t i = 0; i < tokens.size(); ++i) {
-    model_.sampler().SetLast(step.results[step.sampling[i]].slot.value,
-                             tokens[i] == kNoToken ? kStandInToken : tokens[i]);
-  }
-  return absl::OkStatus();
+// In the order of the step: slots may be released, and taken again, before it has run.
+absl::Status WorkerRuntime::ShareTokens(std::span<const SampleOrder> orders) {
+  const bool sampling = std::any_of(orders.begin(), orders.end(),
+                                    [](const SampleOrder& order) { return order.samples(); });
+  if (communicator_.size() == 1 || !sampling) return absl::OkStatus();
+  RETURN_IF_ERROR(
+      communicator_.Broadcast(model_.sampler().chosen(), orders.size() * sizeof(int32_t), 0));
+  return communicator_.rank() == 0 ? absl::OkStatus() : model_.sampler().Follow(orders);
 }
 
 }  // namespace rootstock

@@ -65,8 +65,8 @@ class WorkerRuntime {
   // The outcomes of the orders of `step` that were enqueued last, on tp_rank 0.
   absl::Status CollectOutcomes(PendingStep& step);
   void TakeOutcome(const PendingOutput& output, const SampleOutcome& outcome, PendingStep& step);
-  // Every rank ends with the ids that tp_rank 0 sampled.
-  absl::Status ShareTokens(const PendingStep& step);
+  // Every rank ends with the ids that tp_rank 0 samples.
+  absl::Status ShareTokens(std::span<const SampleOrder> orders);
 
   StepModel& model_;
   Communicator& communicator_;

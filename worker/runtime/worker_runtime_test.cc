@@ -56,6 +56,24 @@ TEST(Runtime, EveryRankGoesOnFromTheTokenOfRankZero) {
               }).ok());
 }
 
+// The second step goes on from the first's token on every rank, though nothing has been finished.
+TEST(Runtime, TokensReachEveryRankWithinTheStep) {
+  const Tokens want = Oracle(Prompt(5), 2);
+  EXPECT_TRUE(RunOnRanks(2, [&](Communicator& c) -> absl::Status {
+                Rank rank(c);
+                rank.model.leaves_running = true;
+                const StepPlan plans[] = {
+                    {{MakeSequence(0, 5, Greedy())}, {Row(0, 0, Prompt(5), Pages({1, 2}))}},
+                    {{}, {Row(0, 5, {}, {})}}};
+                for (size_t i = 0; i < 2; ++i) {
+                  RETURN_IF_ERROR(rank.runtime.Start({CommandId(i), {1, 1}, plans[i]}).status());
+                  EXPECT_EQ(rank.model.sampler().last_tokens()[0], want[i]);
+                }
+                for (int i = 0; i < 2; ++i) RETURN_IF_ERROR(rank.runtime.Finish().status());
+                return absl::OkStatus();
+              }).ok());
+}
+
 TEST_F(RuntimeTest, RecreatedSequenceContinuesIdentically) {
   SamplingParams sampling;
   sampling.temperature = 1.3f;

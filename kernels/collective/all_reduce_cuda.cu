@@ -1,0 +1,162 @@
+#include <algorithm>
+
+#include "kernels/collective/all_reduce_cuda.h"
+#include "kernels/collective/peer_exchange.cuh"
+#include "kernels/cuda/launch.h"
+
+namespace rootstock::kernels::cuda {
+namespace {
+
+constexpr int kMaxBlocks = 128;  // all of them run at once, whatever runs beside them
+
+// The sum over ranks of one piece: `own` is this rank's, parts[PlaceOf(r)· stride] the others'.
+template <typename T, int kRanks>
+__device__ __forceinline__ bool SumPiece(const PeerCall& call, const uint4& own, const uint4* parts,
+                                         size_t stride, uint4& out) {
+  const int rank = call.group.rank;
+  uint4 x[kRanks];
+  // All looks are under way at once; most find their piece at the second or third.
+#pragma unroll
+  for (int r = 0; r < kRanks; ++r) {
+    if (r < call.group.size && r != rank) x[r] = LoadVolatile16(parts + PlaceOf(r, rank) * stride);
+  }
+  float sum[Piece<T>::kElements] = {};
+#pragma unroll
+  for (int r = 0; r < kRanks; ++r) {
+    if (r < call.group.size) {
+      uint4 piece = r == rank ? own : x[r];
+      if (r != rank && !HasArrived(piece) &&
+          !call.Await(parts + PlaceOf(r, rank) * stride, piece)) {
+        return false;
+      }
+      Piece<T>::Add(piece, sum);
+    }
+  }
+  out = Piece<T>::Round(sum);
+  return true;
+}
+
+// data[i] = Σ_r data_r[i]. grid [blocks]; a thread pushes and sums the same pieces.
+template <typename T, int kRanks>
+__global__ void __launch_bounds__(kPeerThreads)
+    OneShotKernel(const __grid_constant__ PeerGroup group, T* data, size_t n) {
+  GridDependencyWait();
+  GridLaunchDependents();
+  const PeerCall call(group);
+  if (call.dead) return;
+  const size_t pieces = (n + Piece<T>::kElements - 1) / Piece<T>::kElements;
+  const size_t first = blockIdx.x * kPeerThreads + threadIdx.x, step = gridDim.x * kPeerThreads;
+  for (size_t i = first; i < pieces; i += step) {
+    const uint4 own = Full(Piece<T>::Load(data, n, i));
+#pragma unroll
+    for (int r = 0; r < kRanks; ++r) {
+      if (r >= group.size || r == group.rank) continue;
+      StoreVolatile16(call.Inbox(r) + PlaceOf(group.rank, r) * pieces + i, own);
+    }
+  }
+  call.Arrive(static_cast<uint32_t>((group.size - 1) * pieces));
+  call.Empty();
+  const uint4* const inbox = call.Inbox(group.rank);
+  for (size_t i = first; i < pieces; i += step) {
+    uint4 sum;
+    const uint4 own = Full(Piece<T>::Load(data, n, i));
+    if (!SumPiece<T, kRanks>(call, own, inbox + i, pieces, sum)) return;
+    Piece<T>::Store(data, n, i, sum);
+  }
+}
+
+// The same in two steps: rank r sums the r-th part of the data, then sends the sum to all. A thread
+// has the same places of every part.
+template <typename T, int kRanks>
+__global__ void __launch_bounds__(kPeerThreads)
+    TwoShotKernel(const __grid_constant__ PeerGroup group, T* data, size_t n, size_t part) {
+  GridDependencyWait();
+  GridLaunchDependents();
+  const PeerCall call(group);
+  if (call.dead) return;
+  const size_t pieces = (n + Piece<T>::kElements - 1) / Piece<T>::kElements;
+  const size_t first = blockIdx.x * kPeerThreads + threadIdx.x, step = gridDim.x * kPeerThreads;
+  const int others = group.size - 1;
+  const auto length = [&](int r) {
+    return min(pieces, (r + 1) * part) - min(pieces, static_cast<size_t>(r) * part);
+  };
+  for (int ahead = 1; ahead <= others; ++ahead) {
+    const int r = (group.rank + ahead) % group.size;
+    uint4* const inbox = call.Inbox(r) + PlaceOf(group.rank, r) * part;
+    for (size_t i = first; i < length(r); i += step) {
+      StoreVolatile16(inbox + i, Full(Piece<T>::Load(data, n, r * part + i)));
+    }
+  }
+  call.Arrive(static_cast<uint32_t>(2 * others * part));
+  call.Empty();
+  const uint4* const inbox = call.Inbox(group.rank);
+  for (size_t i = first; i < length(group.rank); i += step) {
+    const size_t at = group.rank * part + i;
+    uint4 sum;
+    const uint4 own = Full(Piece<T>::Load(data, n, at));
+    if (!SumPiece<T, kRanks>(call, own, inbox + i, part, sum)) return;
+    Piece<T>::Store(data, n, at, sum);
+    for (int ahead = 1; ahead <= others; ++ahead) {
+      const int r = (group.rank + ahead) % group.size;
+      StoreVolatile16(call.Inbox(r) + (others + PlaceOf(group.rank, r)) * part + i, sum);
+    }
+  }
+  for (int ahead = others; ahead >= 1; --ahead) {
+    const int r = (group.rank + ahead) % group.size;
+    const uint4* const sums = inbox + (others + PlaceOf(r, group.rank)) * part;
+    for (size_t i = first; i < length(r); i += step) {
+      uint4 sum;
+      if (!call.Await(sums + i, sum)) return;
+      Piece<T>::Store(data, n, r * part + i, sum);
+    }
+  }
+}
+
+size_t PiecesOf(size_t bytes) { return (bytes + 15) / 16; }
+
+int BlocksFor(size_t pieces) {
+  return static_cast<int>(
+      std::clamp<size_t>((pieces + kPeerThreads - 1) / kPeerThreads, 1, kMaxBlocks));
+}
+
+template <typename T, int kRanks>
+cudaError_t LaunchSum(const PeerGroup& group, SumAlgorithm algorithm, void* data, size_t n,
+                      cudaStream_t stream) {
+  T* const elements = static_cast<T*>(data);
+  const size_t pieces = PiecesOf(n * sizeof(T));
+  if (algorithm == SumAlgorithm::kOneShot) {
+    return LaunchDependent(OneShotKernel<T, kRanks>, BlocksFor(pieces), kPeerThreads, 0, stream, 1,
+                           group, elements, n);
+  }
+  const size_t part = (pieces + group.size - 1) / group.size;
+  return LaunchDependent(TwoShotKernel<T, kRanks>, BlocksFor(part), kPeerThreads, 0, stream, 1,
+                         group, elements, n, part);
+}
+
+template <typename T>
+cudaError_t LaunchSum(const PeerGroup& group, SumAlgorithm algorithm, void* data, size_t n,
+                      cudaStream_t stream) {
+  return group.size == 2 ? LaunchSum<T, 2>(group, algorithm, data, n, stream)
+                         : LaunchSum<T, kMaxPeers>(group, algorithm, data, n, stream);
+}
+
+}  // namespace
+
+size_t MostSummed(SumAlgorithm algorithm, Type type, int size, size_t buffer_bytes) {
+  const size_t others = size - 1, pieces = buffer_bytes / 16;
+  const size_t most =
+      algorithm == SumAlgorithm::kOneShot ? pieces / others : pieces / (2 * others) * size;
+  return most * 16 / SizeOf(type);
+}
+
+cudaError_t AllReduceSum(const PeerGroup& group, SumAlgorithm algorithm, void* data, size_t n,
+                         Type type, cudaStream_t stream) {
+  if (group.size == 1 || n == 0) return cudaSuccess;
+  if (group.size > kMaxPeers || n > MostSummed(algorithm, type, group.size, group.buffer_bytes)) {
+    return cudaErrorInvalidValue;
+  }
+  return type == Type::kF32 ? LaunchSum<float>(group, algorithm, data, n, stream)
+                            : LaunchSum<__nv_bfloat16>(group, algorithm, data, n, stream);
+}
+
+}  // namespace rootstock::kernels::cuda

@@ -1,0 +1,181 @@
+// The parts of a collective's kernel: words that are their own flags.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <type_traits>
+
+#include "kernels/collective/all_reduce_cuda.h"
+#include "kernels/cuda/pdl.cuh"
+#include "kernels/cuda/vec.cuh"
+
+namespace rootstock::kernels::cuda {
+
+constexpr int kPeerThreads = 256;
+constexpr int kPolls = 1024;  // between looks at the clock and the host's word
+
+__device__ __forceinline__ uint4 LoadVolatile16(const void* p) {
+  uint4 x;
+  asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+               : "l"(p)
+               : "memory");
+  return x;
+}
+
+__device__ __forceinline__ void StoreVolatile16(void* p, const uint4& x) {
+  asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(x.x), "r"(x.y),
+               "r"(x.z), "r"(x.w)
+               : "memory");
+}
+
+__device__ __forceinline__ uint32_t Full(uint32_t word) { return word == kEmptyWord ? 0 : word; }
+__device__ __forceinline__ uint4 Full(const uint4& x) {
+  return {Full(x.x), Full(x.y), Full(x.z), Full(x.w)};
+}
+__device__ __forceinline__ bool HasArrived(const uint4& x) {
+  return x.x != kEmptyWord && x.y != kEmptyWord && x.z != kEmptyWord && x.w != kEmptyWord;
+}
+
+__device__ __forceinline__ uint64_t Nanoseconds() {
+  uint64_t t;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t));
+  return t;
+}
+
+// Where `from` lies among the parts that `to` gets.
+__device__ __forceinline__ int PlaceOf(int from, int to) { return from < to ? from : from - 1; }
+
+// One call of a collective, as a thread sees it.
+struct PeerCall {
+  const PeerGroup& group;
+  size_t base;   // of this call's buffer in every inbox, in 16 bytes
+  size_t clean;  // of the buffer to be emptied
+  uint32_t buffer, dirty;
+  bool dead;
+
+  // After the wait for earlier kernels.
+  __device__ explicit PeerCall(const PeerGroup& g) : group(g) {
+    const uint4 head = LoadVolatile16(g.state);
+    const uint4 tail = LoadVolatile16(&g.state->arrived);
+    buffer = head.x;
+    dead = tail.y != 0;
+    const size_t stride = g.buffer_bytes / 16;
+    const uint32_t before = buffer == 0 ? 2 : buffer - 1;
+    dirty = before == 0 ? head.y : before == 1 ? head.z : head.w;
+    base = buffer * stride;
+    clean = before * stride;
+  }
+
+  __device__ uint4* Inbox(int rank) const {
+    return reinterpret_cast<uint4*>(group.inbox[rank]) + base;
+  }
+
+  // The whole block, once it has read the state and before it ends; used: 16-byte pieces of the
+  // buffer that this call fills.
+  __device__ void Arrive(uint32_t used) const {
+    __syncthreads();
+    if (threadIdx.x != 0) return;
+    PeerState& state = *group.state;
+    if (atomicAdd(&state.arrived, 1) + 1 < gridDim.x) return;
+    state.arrived = 0;
+    state.used[buffer] = used;
+    state.buffer = buffer == 2 ? 0 : buffer + 1;
+  }
+
+  __device__ void Empty() const {
+    uint4* const own = reinterpret_cast<uint4*>(group.inbox[group.rank]) + clean;
+    const uint4 empty = {kEmptyWord, kEmptyWord, kEmptyWord, kEmptyWord};
+    for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < dirty; i += gridDim.x * blockDim.x)
+      own[i] = empty;
+  }
+
+  // Whether to go on waiting, asked after each kPolls looks; `start` is 0 at first.
+  __device__ bool GoesOn(uint64_t& start) const {
+    const uint64_t now = Nanoseconds();
+    if (start == 0) start = now;
+    PeerState& state = *group.state;
+    const bool late = now - start > group.limit_ns;
+    if (late) *static_cast<volatile uint32_t*>(group.stalled) = 1;
+    if (late || *static_cast<const volatile uint32_t*>(group.abort) != 0) {
+      *static_cast<volatile uint32_t*>(&state.dead) = 1;
+    }
+    return *static_cast<volatile uint32_t*>(&state.dead) == 0;
+  }
+
+  // The piece at `p` of the own inbox. False when the call is given up.
+  __device__ __forceinline__ bool Await(const uint4* p, uint4& x) const {
+    x = LoadVolatile16(p);
+    uint64_t start = 0;
+    for (int polls = 1; !HasArrived(x); ++polls) {
+      if (polls % kPolls == 0 && !GoesOn(start)) return false;
+      x = LoadVolatile16(p);
+    }
+    return true;
+  }
+};
+
+// Elements of T in 16 bytes, as sums.
+template <typename T>
+struct Piece {
+  static constexpr int kElements = 16 / sizeof(T);
+  static constexpr int kInWord = 4 / sizeof(T);
+
+  using Bits = std::conditional_t<sizeof(T) == 4, uint32_t, uint16_t>;
+
+  // Piece i of data[n]; zeros beyond its end.
+  __device__ static uint4 Load(const T* data, size_t n, size_t i) {
+    if ((i + 1) * kElements <= n) return reinterpret_cast<const uint4*>(data)[i];
+    const Bits* const bits = reinterpret_cast<const Bits*>(data);
+    const auto word = [&](int w) {
+      const size_t at = i * kElements + w * kInWord;
+      uint32_t x = at < n ? bits[at] : 0;
+      if (kInWord == 2 && at + 1 < n) x |= uint32_t{bits[at + 1]} << 16;
+      return x;
+    };
+    return {word(0), word(1), word(2), word(3)};
+  }
+
+  __device__ static void Store(T* data, size_t n, size_t i, const uint4& x) {
+    if ((i + 1) * kElements <= n) {
+      reinterpret_cast<uint4*>(data)[i] = x;
+      return;
+    }
+    Bits* const bits = reinterpret_cast<Bits*>(data);
+    const auto store = [&](int w, uint32_t word) {
+      const size_t at = i * kElements + w * kInWord;
+      if (at < n) bits[at] = static_cast<Bits>(word);
+      if (kInWord == 2 && at + 1 < n) bits[at + 1] = static_cast<Bits>(word >> 16);
+    };
+    store(0, x.x), store(1, x.y), store(2, x.z), store(3, x.w);
+  }
+
+  __device__ static void Add(const uint4& x, float (&sum)[kElements]) {
+    const uint32_t word[4] = {x.x, x.y, x.z, x.w};
+#pragma unroll
+    for (int w = 0; w < 4; ++w) {
+      if constexpr (sizeof(T) == 4) {
+        sum[w] += __uint_as_float(word[w]);
+      } else {
+        const float2 pair = UnpackBf16(word[w]);
+        sum[2 * w] += pair.x;
+        sum[2 * w + 1] += pair.y;
+      }
+    }
+  }
+
+  __device__ static uint4 Round(const float (&sum)[kElements]) {
+    uint32_t word[4];
+#pragma unroll
+    for (int w = 0; w < 4; ++w) {
+      if constexpr (sizeof(T) == 4) {
+        word[w] = __float_as_uint(sum[w]);
+      } else {
+        word[w] = PackBf16(sum[2 * w], sum[2 * w + 1]);
+      }
+    }
+    return Full(uint4{word[0], word[1], word[2], word[3]});
+  }
+};
+
+}  // namespace rootstock::kernels::cuda

@@ -1,0 +1,151 @@
+// Gather and broadcast of words; the inbox.
+#include <algorithm>
+
+#include "kernels/collective/all_reduce_cuda.h"
+#include "kernels/collective/peer_exchange.cuh"
+#include "kernels/cuda/launch.h"
+
+namespace rootstock::kernels::cuda {
+namespace {
+
+constexpr int kMaxBlocks = 128;
+
+struct GatherPlan {
+  size_t words[kMaxPeers];
+  size_t begin[kMaxPeers];  // of each part in `out`, in words
+  size_t stride;            // of parts in an inbox, in 16 bytes
+};
+
+// Words [4 · i, 4 · i + 4) of x[n]; a zero beyond its end.
+__device__ uint4 LoadWords(const uint32_t* x, size_t n, size_t i) {
+  const auto word = [&](size_t at) { return at < n ? Full(x[at]) : 0u; };
+  return {word(4 * i), word(4 * i + 1), word(4 * i + 2), word(4 * i + 3)};
+}
+
+__device__ void StoreWords(uint32_t* x, size_t n, size_t i, const uint4& piece) {
+  const uint32_t word[4] = {piece.x, piece.y, piece.z, piece.w};
+#pragma unroll
+  for (int w = 0; w < 4; ++w) {
+    if (4 * i + w < n) x[4 * i + w] = word[w];
+  }
+}
+
+// out[begin[r] …] = in of rank r. A rank pushes a piece at least, so that none runs ahead. grid
+// [blocks].
+__global__ void __launch_bounds__(kPeerThreads)
+    GatherKernel(const __grid_constant__ PeerGroup group, const uint32_t* in,
+                 const __grid_constant__ GatherPlan plan, uint32_t* out) {
+  GridDependencyWait();
+  GridLaunchDependents();
+  const PeerCall call(group);
+  if (call.dead) return;
+  const size_t first = blockIdx.x * kPeerThreads + threadIdx.x, step = gridDim.x * kPeerThreads;
+  const auto pieces = [&](int r) { return max((plan.words[r] + 3) / 4, size_t{1}); };
+  const size_t mine = plan.words[group.rank];
+  for (size_t i = first; i < pieces(group.rank); i += step) {
+    const uint4 own = LoadWords(in, mine, i);
+    for (int r = 0; r < group.size; ++r) {
+      if (r == group.rank) {
+        if (out != nullptr) StoreWords(out + plan.begin[r], mine, i, own);
+      } else {
+        StoreVolatile16(call.Inbox(r) + PlaceOf(group.rank, r) * plan.stride + i, own);
+      }
+    }
+  }
+  call.Arrive(static_cast<uint32_t>((group.size - 1) * plan.stride));
+  call.Empty();
+  for (int r = 0; r < group.size; ++r) {
+    if (r == group.rank) continue;
+    const uint4* const part = call.Inbox(group.rank) + PlaceOf(r, group.rank) * plan.stride;
+    for (size_t i = first; i < pieces(r); i += step) {
+      uint4 piece;
+      if (!call.Await(part + i, piece)) return;
+      if (out != nullptr) StoreWords(out + plan.begin[r], plan.words[r], i, piece);
+    }
+  }
+}
+
+// data = root's. Words travel as their halves, so that none is kEmptyWord; the other ranks push
+// zeros, so that none runs ahead. grid [blocks].
+__global__ void __launch_bounds__(kPeerThreads)
+    BroadcastKernel(const __grid_constant__ PeerGroup group, uint32_t* data, size_t words,
+                    int root) {
+  GridDependencyWait();
+  GridLaunchDependents();
+  const PeerCall call(group);
+  if (call.dead) return;
+  const size_t pieces = (words + 1) / 2;
+  const size_t first = blockIdx.x * kPeerThreads + threadIdx.x, step = gridDim.x * kPeerThreads;
+  for (size_t i = first; i < pieces; i += step) {
+    const bool sends = group.rank == root;
+    const uint32_t a = sends ? data[2 * i] : 0,
+                   b = sends && 2 * i + 1 < words ? data[2 * i + 1] : 0;
+    const uint4 halves = {a & 0xffffu, a >> 16, b & 0xffffu, b >> 16};
+    for (int r = 0; r < group.size; ++r) {
+      if (r == group.rank) continue;
+      StoreVolatile16(call.Inbox(r) + PlaceOf(group.rank, r) * pieces + i, halves);
+    }
+  }
+  call.Arrive(static_cast<uint32_t>((group.size - 1) * pieces));
+  call.Empty();
+  for (int r = 0; r < group.size; ++r) {
+    if (r == group.rank) continue;
+    for (size_t i = first; i < pieces; i += step) {
+      uint4 halves;
+      if (!call.Await(call.Inbox(group.rank) + PlaceOf(r, group.rank) * pieces + i, halves)) return;
+      if (r != root) continue;
+      data[2 * i] = halves.x | halves.y << 16;
+      if (2 * i + 1 < words) data[2 * i + 1] = halves.z | halves.w << 16;
+    }
+  }
+}
+
+// grid [kMaxBlocks].
+__global__ void FillKernel(uint4* inbox, size_t pieces) {
+  const uint4 empty = {kEmptyWord, kEmptyWord, kEmptyWord, kEmptyWord};
+  for (size_t i = blockIdx.x * kPeerThreads + threadIdx.x; i < pieces;
+       i += gridDim.x * kPeerThreads) {
+    inbox[i] = empty;
+  }
+}
+
+int BlocksFor(size_t pieces) {
+  return static_cast<int>(
+      std::clamp<size_t>((pieces + kPeerThreads - 1) / kPeerThreads, 1, kMaxBlocks));
+}
+
+}  // namespace
+
+cudaError_t ClearInbox(const PeerGroup& group, cudaStream_t stream) {
+  FillKernel<<<kMaxBlocks, kPeerThreads, 0, stream>>>(
+      reinterpret_cast<uint4*>(group.inbox[group.rank]), InboxBytes(group.buffer_bytes) / 16);
+  const cudaError_t error = cudaGetLastError();
+  return error != cudaSuccess ? error
+                              : cudaMemsetAsync(group.state, 0, sizeof(*group.state), stream);
+}
+
+cudaError_t AllGatherWords(const PeerGroup& group, const void* in, const size_t* words, void* out,
+                           cudaStream_t stream) {
+  GatherPlan plan = {};
+  size_t begin = 0;
+  for (int r = 0; r < group.size; ++r) {
+    plan.words[r] = words[r];
+    plan.begin[r] = begin;
+    begin += words[r];
+    plan.stride = std::max({plan.stride, (words[r] + 3) / 4, size_t{1}});
+  }
+  if ((group.size - 1) * plan.stride * 16 > group.buffer_bytes) return cudaErrorInvalidValue;
+  return LaunchDependent(GatherKernel, BlocksFor(plan.stride), kPeerThreads, 0, stream, 1, group,
+                         static_cast<const uint32_t*>(in), plan, static_cast<uint32_t*>(out));
+}
+
+cudaError_t BroadcastWords(const PeerGroup& group, void* data, size_t words, int root,
+                           cudaStream_t stream) {
+  const size_t pieces = (words + 1) / 2;
+  if (group.size == 1 || words == 0) return cudaSuccess;
+  if ((group.size - 1) * pieces * 16 > group.buffer_bytes) return cudaErrorInvalidValue;
+  return LaunchDependent(BroadcastKernel, BlocksFor(pieces), kPeerThreads, 0, stream, 1, group,
+                         static_cast<uint32_t*>(data), words, root);
+}
+
+}  // namespace rootstock::kernels::cuda

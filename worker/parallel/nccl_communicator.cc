@@ -1,0 +1,271 @@
+#include "worker/parallel/nccl_communicator.h"
+
+#include <nccl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/log.h"
+#include "common/base/status.h"
+#include "worker/device/cuda_device.h"
+#include "worker/parallel/check_counts.h"
+#include "worker/parallel/make_communicator.h"
+#include "worker/parallel/peer_memory.h"
+#include "worker/parallel/watchdog.h"
+
+namespace rootstock {
+namespace {
+
+namespace cuda = kernels::cuda;
+
+constexpr std::chrono::seconds kInitLimit(60);
+
+absl::Status NcclError(const std::string& call, const std::string& why) {
+  return MakeError(absl::StatusCode::kInternal, Reason::kInternal, "NCCL", call, why);
+}
+
+ncclDataType_t NcclTypeOf(DType type) {
+  return type == DType::kF32 ? ncclFloat32 : type == DType::kBF16 ? ncclBfloat16 : ncclFloat16;
+}
+
+// *Step thread only.*
+class NcclCommunicator : public Communicator {
+ public:
+  NcclCommunicator(MPI_Comm comm, CudaDevice& device) : device_(device) {
+    MPI_Comm_dup(comm, &mpi_);
+    MPI_Comm_rank(comm, &rank_);
+    MPI_Comm_size(comm, &size_);
+  }
+  ~NcclCommunicator() override;
+  absl::Status Start(const NcclOptions& options);
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  absl::Status AllReduceSum(void* data, size_t n, DType type) override;
+  absl::Status AllGather(const void* in, std::span<const size_t> counts, void* out,
+                         DType type) override;
+  absl::Status Gather(const void* in, std::span<const size_t> counts, void* out, DType type,
+                      int root) override;
+  absl::Status Broadcast(void* data, size_t bytes, int root) override;
+  void Watch() override { watchdog_->Mark(device_.stream()); }
+  const CollectiveStats& stats() const override { return stats_; }
+
+ private:
+  absl::Status JoinNccl();
+  // The result of a call, once it is known.
+  absl::Status Done(ncclResult_t result, const char* call, std::chrono::seconds limit = kInitLimit);
+  // Whether our own kernels take these words; `aligned`: to 16 bytes.
+  bool TakesWords(std::span<const size_t> counts, DType type) const;
+  absl::Status GatherWords(const void* in, std::span<const size_t> counts, void* out, DType type);
+
+  CudaDevice& device_;
+  MPI_Comm mpi_ = MPI_COMM_NULL;
+  int rank_ = 0;
+  int size_ = 1;
+  ncclComm_t nccl_ = nullptr;
+  AlgorithmTable algorithms_;
+  std::unique_ptr<PeerMemory> peers_;  // null: NCCL alone
+  std::unique_ptr<Watchdog> watchdog_;
+  CollectiveStats stats_;
+};
+
+NcclCommunicator::~NcclCommunicator() {
+  watchdog_.reset();
+  if (nccl_ != nullptr) ncclCommAbort(nccl_);  // nothing runs any more, or nothing ever ends
+  peers_.reset();
+  int finalized = 0;
+  MPI_Finalized(&finalized);
+  if (!finalized) MPI_Comm_free(&mpi_);
+}
+
+absl::Status NcclCommunicator::Done(ncclResult_t result, const char* call,
+                                    std::chrono::seconds limit) {
+  const auto end = std::chrono::steady_clock::now() + limit;
+  while (result == ncclInProgress) {
+    if (std::chrono::steady_clock::now() > end) return NcclError(call, "did not end");
+    std::this_thread::yield();
+    if (const ncclResult_t asked = ncclCommGetAsyncError(nccl_, &result); asked != ncclSuccess) {
+      result = asked;
+    }
+  }
+  if (result == ncclSuccess) return absl::OkStatus();
+  const char* detail = nccl_ == nullptr ? "" : ncclGetLastError(nccl_);
+  return NcclError(call,
+                   absl::StrCat(ncclGetErrorString(result), detail[0] == 0 ? "" : ": ", detail));
+}
+
+absl::Status NcclCommunicator::JoinNccl() {
+  // Multicast objects of a program that dies can leave a host's switches out of order.
+  setenv("NCCL_NVLS_ENABLE", "0", /*overwrite=*/1);
+  ncclUniqueId id = {};
+  absl::Status status;
+  if (rank_ == 0) status = Done(ncclGetUniqueId(&id), "ncclGetUniqueId");
+  int well = status.ok() ? 1 : 0;
+  MPI_Bcast(&well, 1, MPI_INT, 0, mpi_);
+  if (well == 0) return status.ok() ? NcclError("ncclGetUniqueId", "failed on tp_rank 0") : status;
+  MPI_Bcast(&id, sizeof(id), MPI_BYTE, 0, mpi_);
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  return Done(ncclCommInitRankConfig(&nccl_, size_, id, rank_, &config), "ncclCommInitRankConfig");
+}
+
+absl::Status NcclCommunicator::Start(const NcclOptions& options) {
+  RETURN_IF_ERROR(JoinNccl());
+  algorithms_ = options.algorithms.value_or(DefaultAlgorithms(size_));
+  MPI_Bcast(&algorithms_, sizeof(algorithms_), MPI_BYTE, 0, mpi_);
+  const size_t others = size_ - 1;
+  const size_t part = (algorithms_.two_shot + size_ - 1) / size_ + 16;
+  const size_t bytes = std::max(others * algorithms_.one_shot, 2 * others * part);
+  if (algorithms_.one_shot > 0) {
+    peers_ = PeerMemory::Open(mpi_, (bytes + 15) / 16 * 16, options.limit, device_.stream());
+  }
+  if (rank_ == 0) {
+    LogInfo("collectives: NCCL ", NcclVersion(),
+            peers_ == nullptr
+                ? std::string(" alone")
+                : absl::StrCat(", our own up to ",
+                               std::max(algorithms_.one_shot, algorithms_.two_shot) >> 10, " KiB"));
+  }
+  Watchdog::Options watch;
+  cudaGetDevice(&watch.device);
+  watch.limit = options.limit;
+  watch.ask = [this]() -> std::string {
+    if (peers_ != nullptr && peers_->stalled()) return "a tp_rank did not come to a collective";
+    ncclResult_t result = ncclSuccess;
+    ncclCommGetAsyncError(nccl_, &result);
+    return result == ncclSuccess || result == ncclInProgress ? "" : ncclGetErrorString(result);
+  };
+  watch.on_loss = [this, on_loss = options.on_loss](const std::string& why) {
+    if (peers_ != nullptr) peers_->Abort();
+    if (on_loss) return on_loss(why);
+    LogError("group lost: ", why);
+    // The GPU drops what this process left running on it; mpirun ends the other ranks.
+    _exit(1);
+  };
+  ASSIGN_OR_RETURN(watchdog_, Watchdog::Start(std::move(watch)));
+  return absl::OkStatus();
+}
+
+absl::Status NcclCommunicator::AllReduceSum(void* data, size_t n, DType type) {
+  const size_t bytes = n * DTypeBytes(type);
+  const CollectiveStats::Timer timer(stats_, CollectiveOp::kAllReduce, bytes);
+  if (type == DType::kF16) return absl::InternalError("all-reduce of f16 on a GPU");
+  const bool aligned = reinterpret_cast<uintptr_t>(data) % 16 == 0;
+  if (n == 0) return absl::OkStatus();
+  if (peers_ != nullptr && aligned &&
+      bytes <= std::max(algorithms_.one_shot, algorithms_.two_shot)) {
+    const cuda::Type kind = type == DType::kF32 ? cuda::Type::kF32 : cuda::Type::kBF16;
+    const auto algorithm =
+        bytes <= algorithms_.one_shot ? cuda::SumAlgorithm::kOneShot : cuda::SumAlgorithm::kTwoShot;
+    return CudaStatus(
+        cuda::AllReduceSum(peers_->group(), algorithm, data, n, kind, device_.stream()),
+        "all-reduce");
+  }
+  return Done(ncclAllReduce(data, data, n, NcclTypeOf(type), ncclSum, nccl_, device_.stream()),
+              "ncclAllReduce");
+}
+
+bool NcclCommunicator::TakesWords(std::span<const size_t> counts, DType type) const {
+  if (peers_ == nullptr) return false;
+  return std::all_of(counts.begin(), counts.end(), [&](size_t count) {
+    const size_t bytes = count * DTypeBytes(type);
+    return bytes % 4 == 0 && bytes <= algorithms_.one_shot;
+  });
+}
+
+absl::Status NcclCommunicator::GatherWords(const void* in, std::span<const size_t> counts,
+                                           void* out, DType type) {
+  std::array<size_t, cuda::kMaxPeers> words = {};
+  for (int r = 0; r < size_; ++r) words[r] = counts[r] * DTypeBytes(type) / 4;
+  return CudaStatus(cuda::AllGatherWords(peers_->group(), in, words.data(), out, device_.stream()),
+                    "gather");
+}
+
+absl::Status NcclCommunicator::AllGather(const void* in, std::span<const size_t> counts, void* out,
+                                         DType type) {
+  const size_t width = DTypeBytes(type);
+  RETURN_IF_ERROR(CheckCounts(counts, size_));
+  const CollectiveStats::Timer timer(stats_, CollectiveOp::kAllGather, TotalOf(counts) * width);
+  if (TakesWords(counts, type)) return GatherWords(in, counts, out, type);
+  ncclGroupStart();
+  auto* at = static_cast<std::byte*>(out);
+  for (int r = 0; r < size_; ++r) {
+    ncclBroadcast(r == rank_ ? in : at, at, counts[r], NcclTypeOf(type), r, nccl_,
+                  device_.stream());
+    at += counts[r] * width;
+  }
+  return Done(ncclGroupEnd(), "ncclBroadcast");
+}
+
+absl::Status NcclCommunicator::Gather(const void* in, std::span<const size_t> counts, void* out,
+                                      DType type, int root) {
+  const size_t width = DTypeBytes(type);
+  RETURN_IF_ERROR(CheckCounts(counts, size_));
+  const CollectiveStats::Timer timer(stats_, CollectiveOp::kAllGather, counts[rank_] * width);
+  if (TakesWords(counts, type)) return GatherWords(in, counts, rank_ == root ? out : nullptr, type);
+  ncclGroupStart();
+  if (rank_ != root) {
+    ncclSend(in, counts[rank_], NcclTypeOf(type), root, nccl_, device_.stream());
+    return Done(ncclGroupEnd(), "ncclSend");
+  }
+  auto* at = static_cast<std::byte*>(out);
+  std::byte* mine = nullptr;
+  for (int r = 0; r < size_; ++r) {
+    if (r == rank_) {
+      mine = at;
+    } else {
+      ncclRecv(at, counts[r], NcclTypeOf(type), r, nccl_, device_.stream());
+    }
+    at += counts[r] * width;
+  }
+  RETURN_IF_ERROR(Done(ncclGroupEnd(), "ncclRecv"));
+  return CudaStatus(
+      cudaMemcpyAsync(mine, in, counts[rank_] * width, cudaMemcpyDeviceToDevice, device_.stream()),
+      "gather");
+}
+
+absl::Status NcclCommunicator::Broadcast(void* data, size_t bytes, int root) {
+  const CollectiveStats::Timer timer(stats_, CollectiveOp::kBroadcast, bytes);
+  if (bytes == 0) return absl::OkStatus();
+  if (peers_ != nullptr && bytes % 4 == 0 && 2 * bytes <= algorithms_.one_shot) {
+    return CudaStatus(
+        cuda::BroadcastWords(peers_->group(), data, bytes / 4, root, device_.stream()),
+        "broadcast");
+  }
+  return Done(ncclBroadcast(data, data, bytes, ncclUint8, root, nccl_, device_.stream()),
+              "ncclBroadcast");
+}
+
+}  // namespace
+
+absl::Status CanJoinGpus() { return absl::OkStatus(); }
+
+std::string NcclVersion() {
+  int version = 0;
+  if (ncclGetVersion(&version) != ncclSuccess) return "none";
+  return absl::StrCat(version / 10000, ".", version / 100 % 100, ".", version % 100);
+}
+
+AlgorithmTable DefaultAlgorithms(int size) {
+  if (size > cuda::kMaxPeers) return {};
+  const uint64_t mib = uint64_t{1} << 20;
+  if (size == 2) return {2 * mib, 8 * mib};
+  if (size <= 4) return {mib / 2, 8 * mib};
+  return {mib / 8, 4 * mib};
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> MakeNcclCommunicator(MPI_Comm comm, Device& device,
+                                                                   const NcclOptions& options) {
+  auto* const gpu = dynamic_cast<CudaDevice*>(&device);
+  if (gpu == nullptr) return absl::InternalError("NCCL between devices that are no GPUs");
+  auto out = std::make_unique<NcclCommunicator>(comm, *gpu);
+  RETURN_IF_ERROR(out->Start(options));
+  return out;
+}
+
+}  // namespace rootstock
