@@ -1,8 +1,11 @@
-// What a tp_rank's load brings from the disk: its slices' pages and hardly more.
+// What loads bring from the disk: a tp_rank its slices' pages and hardly more where slices are
+// wide, the ranks of a host together the file once.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <unistd.h>
+
+#include <fstream>
 
 #include "worker/device/cpu_device.h"
 #include "worker/weights/model_weights.h"
@@ -82,6 +85,58 @@ TEST(DiskBytesTest, WhatALoadBringsFromTheDiskIsItsShare) {
       EXPECT_GE(cache.Resident(), (*weights)->bytes_read());
       EXPECT_LE(cache.Resident(), (*weights)->bytes_read() * 1.1);
     }
+  }
+}
+
+// SmolLM2's shapes in bf16: a row of o has 1152 bytes, one of down 3072: at any tp_size over 1 a
+// rank's slices of them touch most pages.
+ModelSpec NarrowSpec() {
+  ModelSpec spec;
+  spec.architecture = Architecture::kQwen2;
+  spec.num_layers = 4;
+  spec.hidden_size = 576;
+  spec.ffn_size = 1536;
+  spec.num_heads = 9;
+  spec.num_kv_heads = 3;
+  spec.head_dim = 64;
+  spec.vocab_size = 4096;
+  spec.tie_word_embeddings = true;
+  spec.qkv_bias = true;
+  return spec;
+}
+
+// Bytes that this process had read from a disk so far.
+size_t BytesFromDisk() {
+  std::ifstream io("/proc/self/io");
+  for (std::string key; io >> key;) {
+    size_t value = 0;
+    io >> value;
+    if (key == "read_bytes:") return value;
+  }
+  ADD_FAILURE() << "/proc/self/io tells nothing of read_bytes";
+  return 0;
+}
+
+TEST(DiskBytesTest, TheRanksOfAHostReadTheFileOnce) {
+  const ModelSpec spec = NarrowSpec();
+  ModelDir dir("disk-once", std::filesystem::current_path());
+  dir.AddModel(spec, DType::kBF16);
+  dir.Write();
+  const std::filesystem::path file = dir.path() / "model.safetensors";
+  const size_t file_bytes = std::filesystem::file_size(file);
+  PageCache cache(file);
+  CpuDevice device(1);
+  for (const int tp_size : {1, 2, 3}) {
+    SCOPED_TRACE(testing::Message() << "tp_size " << tp_size);
+    const TpPlan tp = *MakeTpPlan(spec, tp_size);
+    ASSERT_NO_FATAL_FAILURE(cache.Drop());
+    const size_t before = BytesFromDisk();
+    for (int rank = 0; rank < tp_size; ++rank) {
+      const auto weights = ModelWeights::Load(dir.path(), spec, tp, rank, device, {});
+      ASSERT_TRUE(weights.ok()) << weights.status();
+    }
+    EXPECT_GE(BytesFromDisk() - before, file_bytes * 0.98);
+    EXPECT_LE(BytesFromDisk() - before, file_bytes * 1.02);
   }
 }
 
