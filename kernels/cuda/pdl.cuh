@@ -7,6 +7,9 @@
 //    skips the wait lets the one after it overtake the one before it. Blocks without work may end
 //    at once and so make room for the kernel after it. Weights, which no kernel writes, may be read
 //    first.
+//    A kernel whose blocks all wait before they call GridLaunchDependents starts the next one when
+//    those ahead of it have ended: what these wrote, the next one may read before its own wait,
+//    past the first cache (LoadL2), and what these read it may write.
 //  * GridLaunchDependents allows the next kernel to start once every block has called it or ended.
 //    It promises nothing about memory: the next kernel's wait is for the end of this grid.
 #pragma once

@@ -38,6 +38,15 @@ __device__ __forceinline__ uint4 LoadConstant16(const void* p) {
   return x;
 }
 
+// 16 bytes past the first cache, which may hold what was there before.
+__device__ __forceinline__ uint4 LoadL2(const void* p) {
+  uint4 x;
+  asm volatile("ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+               : "l"(p));
+  return x;
+}
+
 // To the first cache: for what is loaded soon, when registers are short.
 __device__ __forceinline__ void PrefetchL1(const void* p) {
   asm volatile("prefetch.global.L1 [%0];" ::"l"(p));

@@ -38,6 +38,10 @@ class LinearByShape : public Linear {
     return error == cudaSuccess ? "" : Refuse(args, cudaGetErrorString(error));
   }
 
+  bool LetsIn(const LinearArgs& args) const override {
+    return args.m > 0 && stream_ != nullptr && StreamLinear::Takes(args);
+  }
+
   size_t workspace_bytes() const override { return lt_->workspace_bytes(); }
 
  private:

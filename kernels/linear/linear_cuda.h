@@ -19,6 +19,7 @@ struct LinearArgs {
   const float* bias = nullptr;  // null: none
   Type out_type = Type::kBF16;
   void* out = nullptr;
+  bool shares = false;  // leaves room and time for the kernel launched behind it; asks for LetsIn
 };
 
 // Chooses by shape and measures nothing: the same shape takes the same algorithm in every run, and
@@ -30,6 +31,9 @@ class Linear {
   virtual ~Linear() = default;
   // f32 weights give f32. Empty on success, else why not (no such shape, a library's error).
   virtual std::string Run(const LinearArgs& args, cudaStream_t stream) = 0;
+  // Whether a dependent launch behind Run(args) may start while that runs, but never before the
+  // kernels ahead of it have ended.
+  virtual bool LetsIn(const LinearArgs& args) const = 0;
   virtual size_t workspace_bytes() const = 0;
 };
 

@@ -13,6 +13,10 @@ constexpr int kSms = 132;  // the tiles' count aims at; any GPU computes the sam
 constexpr int kMaxTileRows = 248;
 constexpr int kMaxShared = 232448;  // bytes a block
 constexpr int kBarrierBytes = 2 * 8 * kMaxStages;
+// For a kernel that shares: bytes of shared memory for two small blocks of it, and the bytes of w
+// and x that are still to be loaded when it may start, which is its time.
+constexpr int kSharedRoom = 10240;
+constexpr int kSharedAhead = 72 << 20;
 
 int CeilDiv(int a, int b) { return (a + b - 1) / b; }
 int RoundUp(int a, int unit) { return CeilDiv(a, unit) * unit; }
@@ -122,9 +126,9 @@ StreamTile StreamTile::For(int n, int k) {
 }
 
 // Deep stages cost fewer barriers, but the ring must hold several.
-StreamRing StreamRing::For(StreamTile tile, int token_rows) {
-  StreamRing ring;
-  const int boxes = (ring.max_bytes - kBarrierBytes) / StageBytes(tile.rows, token_rows, 1);
+StreamRing StreamRing::For(StreamTile tile, int token_rows) const {
+  StreamRing ring = *this;
+  const int boxes = (max_bytes - kBarrierBytes) / StageBytes(tile.rows, token_rows, 1);
   ring.stage_boxes = boxes >= 16 ? 4 : boxes >= 6 ? 2 : 1;
   return ring;
 }
@@ -170,7 +174,14 @@ bool StreamLinear::Takes(const LinearArgs& args) {
 
 std::string StreamLinear::Run(const LinearArgs& args, cudaStream_t stream) const {
   const StreamTile tile = StreamTile::For(args.n, args.k);
-  return Run(args, tile, StreamRing::For(tile, TokenRows(args.m)), stream);
+  const int token_rows = TokenRows(args.m);
+  StreamRing ring;
+  if (args.shares) ring.max_bytes -= kSharedRoom;
+  ring = ring.For(tile, token_rows);
+  if (args.shares) {
+    ring.trigger = 1 + kSharedAhead / (kSms * StageBytes(tile.rows, token_rows, ring.stage_boxes));
+  }
+  return Run(args, tile, ring, stream);
 }
 
 std::string StreamLinear::Run(const LinearArgs& args, StreamTile tile, StreamRing ring,

@@ -25,8 +25,8 @@ struct StreamRing {
   int max_stages = 16;     // fewer where shared memory ends
   int trigger = 3;         // the next kernel may start this many stages before the last load
 
-  // token_rows: of a box of x: 8, 16, 32 or 64.
-  static StreamRing For(StreamTile tile, int token_rows);
+  // With stages of the size that suits. token_rows: of a box of x: 8, 16, 32 or 64.
+  StreamRing For(StreamTile tile, int token_rows) const;
 };
 
 class StreamLinear {

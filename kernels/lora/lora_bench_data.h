@@ -53,6 +53,7 @@ class BenchLora {
     FillLoraRows(groups.data(), adapters, members.data(), scales.data(), tokens,
                  static_cast<int>(tiles.size()), rows.data(), row_of.data(), tiles.data());
     num_groups_ = std::make_unique<DeviceArray<int32_t>>(std::vector<int32_t>{adapters});
+    groups.resize(std::min(tokens, 64));
     groups_ = std::make_unique<DeviceArray<LoraGroupEntry>>(groups);
     members_ = std::make_unique<DeviceArray<int32_t>>(members);
     rows_ = std::make_unique<DeviceArray<LoraRow>>(rows);

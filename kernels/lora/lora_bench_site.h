@@ -64,16 +64,18 @@ class BenchSite {
     pages_ = std::make_unique<DeviceArray<uint32_t>>(pages);
   }
 
-  std::string Gemm(int layer, cudaStream_t stream) {
-    LinearArgs args;
-    args.x = x_->get();
-    args.m = tokens_;
-    args.w = weights_->get() + static_cast<size_t>(n_) * targets_.in * 2 * layer;
-    args.n = n_;
-    args.k = targets_.in;
-    args.out = y_->get();
-    return linear_->Run(args, stream);
+  std::string Gemm(int layer, cudaStream_t stream) { return linear_->Run(Args(layer), stream); }
+  // The site with LoRA, its shrink behind the GEMM if that lets it in, else before it; without if
+  // targets.count is 0.
+  void Run(int layer, const LoraStep& step, const LoraTargets& targets, cudaStream_t stream) {
+    LinearArgs args = Args(layer);
+    args.shares = targets.count > 0 && linear_->LetsIn(args);
+    if (!args.shares) LoraShrink(step, targets, x_->get(), tokens_, stream);
+    linear_->Run(args, stream);
+    if (args.shares) LoraShrink(step, targets, x_->get(), tokens_, stream, /*x_ready=*/true);
+    Consume(step, targets, stream);
   }
+
   void Shrink(const LoraStep& step, const LoraTargets& targets, cudaStream_t stream) {
     LoraShrink(step, targets, x_->get(), tokens_, stream);
   }
@@ -96,6 +98,16 @@ class BenchSite {
   const LoraTargets& targets() const { return targets_; }
 
  private:
+  LinearArgs Args(int layer) const {
+    LinearArgs args;
+    args.x = x_->get();
+    args.m = tokens_;
+    args.w = weights_->get() + static_cast<size_t>(n_) * targets_.in * 2 * layer;
+    args.n = n_;
+    args.k = targets_.in;
+    args.out = y_->get();
+    return args;
+  }
   static size_t PageBytes() { return size_t{2} * 16 * kHeads.num_kv_heads * kHeads.head_dim * 2; }
 
   SiteKind kind_;

@@ -185,7 +185,9 @@ class LoraCase {
     }
     num_groups_ = std::make_unique<DeviceArray<int32_t>>(
         std::vector<int32_t>{static_cast<int32_t>(host_groups_.size())});
-    groups_ = std::make_unique<DeviceArray<LoraGroupEntry>>(host_groups_);
+    std::vector<LoraGroupEntry> groups = host_groups_;
+    groups.resize(MaxGroups());
+    groups_ = std::make_unique<DeviceArray<LoraGroupEntry>>(groups);
     members_ = std::make_unique<DeviceArray<int32_t>>(tokens_of_);
   }
 

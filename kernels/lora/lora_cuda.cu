@@ -16,7 +16,7 @@ namespace {
 constexpr int kPlainBlocks = 264;
 
 void ShrinkTile(const LoraStep& step, const LoraTargets& targets, const void* x, int num_tokens,
-                cudaStream_t stream) {
+                cudaStream_t stream, bool x_ready) {
   const auto* in = static_cast<const __nv_bfloat16*>(x);
   const int splits = LoraSplits(num_tokens, targets.in);
   if (num_tokens > kDecodeTokens) {
@@ -24,10 +24,11 @@ void ShrinkTile(const LoraStep& step, const LoraTargets& targets, const void* x,
     LaunchDependent(ShrinkLongKernel<6>, NumSms(), kShrinkThreads, 0, stream, 1, step, targets, in,
                     splits, inputs);
   } else {
-    // Few blocks for few groups: the GEMM after it wants the room.
-    const int blocks = std::clamp(step.max_groups * targets.count * splits * 4, 1, 2 * NumSms());
-    LaunchDependent(ShrinkDecodeKernel, blocks, kShrinkThreads, 0, stream, 1, step, targets, in,
-                    splits);
+    // Few blocks for few groups: the GEMM beside it wants the room.
+    const int items = step.max_groups * targets.count * splits * 4;
+    const int blocks = std::clamp(items, 1, 2 * NumSms());
+    LaunchDependent(ShrinkDecodeKernel, blocks, kDecodeThreads, 0, stream, 1, step, targets, in,
+                    splits, x_ready);
   }
 }
 
@@ -62,12 +63,12 @@ size_t VFloats(int max_members, int max_in) {
 }
 
 void LoraShrink(const LoraStep& step, const LoraTargets& targets, const void* x, int num_tokens,
-                cudaStream_t stream) {
+                cudaStream_t stream, bool x_ready) {
   if (targets.count == 0 || num_tokens == 0) return;
   if (step.type == Type::kF32) {
     ShrinkPlain<float>(step, targets, x, num_tokens, stream);
   } else if (targets.in % 8 == 0 && step.max_groups <= kShrinkMaxGroups) {
-    ShrinkTile(step, targets, x, num_tokens, stream);
+    ShrinkTile(step, targets, x, num_tokens, stream, x_ready);
   } else {
     ShrinkPlain<__nv_bfloat16>(step, targets, x, num_tokens, stream);
   }

@@ -53,7 +53,7 @@ struct LoraStep {
   const std::byte* slab = nullptr;
   Type type = Type::kBF16;
   const int32_t* num_groups = nullptr;     // [1]
-  const LoraGroupEntry* groups = nullptr;  // [num_groups]
+  const LoraGroupEntry* groups = nullptr;  // [max_groups], those behind num_groups of no tokens
   const int32_t* tokens = nullptr;         // [members]
   // [tokens of the launch + entries that `next` names]: first one entry a token, by its first
   // group, tokens without adapter (pads too) last; then the others of stacked tokens.
@@ -94,8 +94,11 @@ size_t VFloats(int max_members, int max_in);
 // v = x [tokens, in] · Aᵀ for every member and target, in f32, split over `in` in a fixed way.
 // For decode (few members a group) and prefill; which of two kernels runs, and how v lies, depends
 // on `num_tokens`, the step's token capacity, alone: the consumer must be given the same number.
+// x_ready: x was written, and the v before was read, ahead of the kernel that this is launched
+// behind, and that one lets it start no sooner than all ahead of it has ended (Linear::LetsIn).
+// Then decode's kernel runs beside it.
 void LoraShrink(const LoraStep& step, const LoraTargets& targets, const void* x, int num_tokens,
-                cudaStream_t stream);
+                cudaStream_t stream, bool x_ready = false);
 
 // out [tokens, width] += scale · v · B in each target's columns: on its own, for sites whose
 // consumer can't do it (a collective comes between).

@@ -1,14 +1,17 @@
 // Shrink of decode steps. A work item is (group, up to 32 of its members, 8 ranks of a target,
 // split of the inputs): 32 KB of A. Items go round-robin to a persistent grid; each warp finds them
 // by a scan over the groups, and the next item's rows while the present one's are on their way.
+// Blocks are small enough to run beside those of the GEMM that streams the base's weights.
 #pragma once
 
 #include "kernels/lora/lora_shrink.cuh"
 
 namespace rootstock::kernels::cuda {
 
+constexpr int kDecodeThreads = 128;
+constexpr int kDecodeWarps = kDecodeThreads / 32;
 constexpr int kItemMembers = 32;
-constexpr int kWarpInputs = kSplitInputs / kShrinkWarps;
+constexpr int kWarpInputs = kSplitInputs / kDecodeWarps;
 constexpr int kItemSteps = kWarpInputs / 32;  // loads of A of a lane
 
 struct DecodeItem {
@@ -69,7 +72,8 @@ class GroupScan {
     const int lane = threadIdx.x % 32;
     first_ = first;
     group_ = {};
-    if (first + lane < step_.max_groups && first + lane < num_groups_) {
+    // The first groups are not kept waiting for their number: entries behind it are empty.
+    if (first + lane < step_.max_groups && (first == 0 || first + lane < num_groups_)) {
       group_ = step_.groups[first + lane];
     }
     int blocks = 0;
@@ -125,19 +129,22 @@ __device__ __forceinline__ ItemRows RowsOf(const LoraStep& step, const DecodeIte
   return rows;
 }
 
-// 16 members' products of a warp's inputs, x half at a time.
+// 16 members' products of a warp's inputs, x two loads at a time.
 template <typename BetweenLoads>
 __device__ __forceinline__ void MultiplyItem(const ItemRows& rows, const uint4 (&a)[kItemSteps],
                                              int k, int in, float (&sum)[4],
                                              const BetweenLoads& between) {
-  constexpr int kPart = kItemSteps / 2;
+  constexpr int kPart = kItemSteps / 8;
 #pragma unroll
   for (int first = 0; first < kItemSteps; first += kPart) {
     uint4 xs[kPart][2];
 #pragma unroll
     for (int s = 0; s < kPart; ++s) {
-      xs[s][0] = LoadX(rows.x[0], k + 32 * (first + s), in);
-      xs[s][1] = LoadX(rows.x[1], k + 32 * (first + s), in);
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int at = k + 32 * (first + s);
+        xs[s][h] = rows.x[h] != nullptr && at < in ? LoadL2(rows.x[h] + at) : uint4{};
+      }
     }
     if (first == 0) between();
 #pragma unroll
@@ -148,7 +155,7 @@ __device__ __forceinline__ void MultiplyItem(const ItemRows& rows, const uint4 (
 // First input of a lane at an item.
 __device__ __forceinline__ int InputOf(const DecodeItem& item) {
   const int warp = threadIdx.x / 32;
-  return (item.split * kShrinkWarps + warp) * kWarpInputs + 8 * static_cast<int>(threadIdx.x % 4);
+  return (item.split * kDecodeWarps + warp) * kWarpInputs + 8 * static_cast<int>(threadIdx.x % 4);
 }
 
 __device__ __forceinline__ void LoadItem(const ItemRows& rows, const DecodeItem& item, int in,
@@ -158,10 +165,12 @@ __device__ __forceinline__ void LoadItem(const ItemRows& rows, const DecodeItem&
   for (int s = 0; s < kItemSteps; ++s) a[s] = LoadA(rows.a, k + 32 * s, in);
 }
 
-// grid: any, at most one wave.
-__global__ void __launch_bounds__(kShrinkThreads, 2)
-    ShrinkDecodeKernel(LoraStep step, LoraTargets targets, const __nv_bfloat16* x, int splits) {
-  __shared__ float part[2][kShrinkWarps][16][8];
+// grid: any. x_ready: as LoraShrink says; what was written ahead of the kernel before is in the
+// second cache.
+__global__ void __launch_bounds__(kDecodeThreads, 4)
+    ShrinkDecodeKernel(LoraStep step, LoraTargets targets, const __nv_bfloat16* x, int splits,
+                       bool x_ready) {
+  __shared__ float part[2][kDecodeWarps][16][8];
   GridLaunchDependents();
   const int lane = threadIdx.x % 32;
   GroupScan scan(step, targets, splits);
@@ -171,7 +180,7 @@ __global__ void __launch_bounds__(kShrinkThreads, 2)
   ItemRows rows = RowsOf(step, item, x, targets.in);
   uint4 a[kItemSteps];
   LoadItem(rows, item, targets.in, a);
-  if (item.valid || blockIdx.x == 0) GridDependencyWait();
+  if (!x_ready && item.valid) GridDependencyWait();
   while (item.valid) {
     DecodeItem next;
     ItemRows next_rows;
@@ -193,10 +202,10 @@ __global__ void __launch_bounds__(kShrinkThreads, 2)
       }
       __syncthreads();
       const int member = threadIdx.x / 8;
-      if (member < 16 && m + member < item.members) {
+      if (m + member < item.members) {
         float total = 0.0f;
 #pragma unroll
-        for (int w = 0; w < kShrinkWarps; ++w) total += part[turn][w][member][threadIdx.x % 8];
+        for (int w = 0; w < kDecodeWarps; ++w) total += part[turn][w][member][threadIdx.x % 8];
         StoreRank(step, splits, item.split, item.member + m + member, item.target, item.lora_rank,
                   item.first_rank + threadIdx.x % 8, total);
       }
@@ -206,6 +215,7 @@ __global__ void __launch_bounds__(kShrinkThreads, 2)
     item = next;
     rows = next_rows;
   }
+  if (blockIdx.x == 0) GridDependencyWait();
 }
 
 }  // namespace rootstock::kernels::cuda

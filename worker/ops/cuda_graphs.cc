@@ -15,7 +15,6 @@ namespace {
 namespace cuda = kernels::cuda;
 
 constexpr int kMaxGraphRows = cuda::kDecodeTokens;
-constexpr int kMinRowsBeside = 16;
 
 // Rows of the graphs, close together where a pad costs most; the last is `most`, if graphs go so
 // far.
@@ -41,12 +40,6 @@ absl::Status CudaOps::Prepare(const OpsLimits& limits,
                               const std::function<absl::Status()>& forward) {
   DropGraphs();
   limits_ = limits;
-  if (side_ == nullptr) {
-    RETURN_IF_ERROR(CudaStatus(cudaStreamCreateWithFlags(&side_, cudaStreamNonBlocking), "stream"));
-    for (cudaEvent_t* event : {&fork_, &join_}) {
-      RETURN_IF_ERROR(CudaStatus(cudaEventCreateWithFlags(event, cudaEventDisableTiming), "event"));
-    }
-  }
   const std::vector<int> graph_rows =
       GraphRows(std::min({limits.max_rows, limits.max_tokens, limits.max_outputs}));
   StepCapacity capacity;
@@ -78,11 +71,8 @@ absl::Status CudaOps::Prepare(const OpsLimits& limits,
   }
   const auto start = std::chrono::steady_clock::now();
   for (const int n : graph_rows) {
-    RETURN_IF_ERROR(Record({n, n, n, 0, 0}, /*beside=*/false, forward));
-    // With few adapters shrinks are latency and run beside the base's GEMMs; with many, or few
-    // rows, they only get in each other's way.
-    if (n >= kMinRowsBeside) RETURN_IF_ERROR(Record({n, n, n, n / 4, n}, /*beside=*/true, forward));
-    RETURN_IF_ERROR(Record({n, n, n, n, n}, /*beside=*/false, forward));
+    RETURN_IF_ERROR(Record({n, n, n, 0, 0}, forward));
+    RETURN_IF_ERROR(Record({n, n, n, n, n}, forward));
   }
   RETURN_IF_ERROR(WarmUp(forward));
   RETURN_IF_ERROR(CudaStatus(cudaStreamSynchronize(device_.stream()), "graphs"));
@@ -108,9 +98,7 @@ absl::Status CudaOps::WarmUp(const std::function<absl::Status()>& forward) {
 
 // A step of pads alone runs once as it is, so that libraries and kernels are set up, then is
 // recorded.
-absl::Status CudaOps::Record(const StepSizes& sizes, bool beside,
-                             const std::function<absl::Status()>& forward) {
-  beside_ = beside;
+absl::Status CudaOps::Record(const StepSizes& sizes, const std::function<absl::Status()>& forward) {
   every_token_has_output_ = true;
   RETURN_IF_ERROR(step_->Fill({}, sizes, memory_.page_tokens));
   RETURN_IF_ERROR(Enter(sizes, /*max_q_len=*/1, limits_.max_positions));
@@ -125,7 +113,6 @@ absl::Status CudaOps::Record(const StepSizes& sizes, bool beside,
   RETURN_IF_ERROR(recorded);
   RETURN_IF_ERROR(EndStep().status());
   RETURN_IF_ERROR(CudaStatus(ended, "graphs"));
-  beside_ = false;
   Graph out{sizes, nullptr};
   const cudaError_t made = cudaGraphInstantiate(&out.exec, graph, 0);
   cudaGraphDestroy(graph);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
@@ -46,16 +47,7 @@ CudaOps::CudaOps(CudaDevice& device, DType compute_type, const PagedMemory& memo
       sampler_(sampler),
       linear_(std::move(linear)) {}
 
-CudaOps::~CudaOps() {
-  DropGraphs();
-  if (join_ != nullptr) cudaEventDestroy(join_);
-  if (fork_ != nullptr) cudaEventDestroy(fork_);
-  if (side_ != nullptr) cudaStreamDestroy(side_);
-}
-
-void CudaOps::Join(const LoraDelta& lora) {
-  if (beside_ && lora.num_targets > 0) cudaStreamWaitEvent(device_.stream(), join_, 0);
-}
+CudaOps::~CudaOps() { DropGraphs(); }
 
 void CudaOps::Check(const std::string& what, const std::string& error) {
   if (error.empty() || !error_.ok()) return;
@@ -64,6 +56,7 @@ void CudaOps::Check(const std::string& what, const std::string& error) {
 
 absl::Status CudaOps::Enter(const StepSizes& sizes, int max_q_len, int max_kv_len) {
   error_ = absl::OkStatus();
+  shrink_ = std::nullopt;
   sizes_ = sizes;
   arrays_ = step_->DeviceArrays(sizes);
   lora_.slab = memory_.slab;
@@ -146,7 +139,6 @@ void CudaOps::Embed(const Matrix& table, int first_id, float* residual) {
 
 void CudaOps::AddRmsNorm(float* residual, void* delta, const LoraDelta& lora, const float* weight,
                          float eps, int n, bool outputs_only, void* out) {
-  Join(lora);
   cuda::AddNormArgs args;
   args.type = type_;
   args.residual = residual;
@@ -165,6 +157,7 @@ void CudaOps::AddRmsNorm(float* residual, void* delta, const LoraDelta& lora, co
 
 void CudaOps::MatMul(const void* x, int m, const Matrix& w, const float* bias, DType out_type,
                      void* out) {
+  const std::optional<PendingShrink> shrink = std::exchange(shrink_, std::nullopt);
   if (w.dtype != compute_type_) {
     return Check("linear", absl::StrCat("weights in ", DTypeName(w.dtype), ", activations in ",
                                         DTypeName(compute_type_)));
@@ -179,7 +172,15 @@ void CudaOps::MatMul(const void* x, int m, const Matrix& w, const float* bias, D
   args.bias = bias;
   args.out_type = TypeOf(out_type);
   args.out = out;
+  args.shares = shrink.has_value() && linear_->LetsIn(args);
+  if (shrink && !args.shares) RunShrink(*shrink, /*x_ready=*/false);
   Check("linear", linear_->Run(args, device_.stream()));
+  if (args.shares) RunShrink(*shrink, /*x_ready=*/true);
+}
+
+void CudaOps::RunShrink(const PendingShrink& shrink, bool x_ready) {
+  cuda::LoraShrink(lora_, shrink.targets, shrink.x, sizes_.tokens, device_.stream(), x_ready);
+  ++stats_.lora_shrink.segments;
 }
 
 void CudaOps::Linear(const void* x, const Matrix& w, const float* bias, void* out) {
@@ -204,7 +205,6 @@ void CudaOps::JoinLogits(std::span<const int> widths, const float* parts, float*
 
 void CudaOps::RopeWriteKv(int layer, const AttentionShape& shape, const RopeAndKv& rope,
                           const LoraDelta& lora, void* qkv) {
-  Join(lora);
   cuda::RopeArgs args;
   args.type = type_;
   args.qkv = qkv;
@@ -226,7 +226,6 @@ void CudaOps::Attention(int layer, const AttentionShape& shape, const void* qkv,
 }
 
 void CudaOps::SiluMul(void* gate_up, const LoraDelta& lora, int n, void* out) {
-  Join(lora);
   cuda::SiluMulArgs args;
   args.type = type_;
   args.gate_up = gate_up;
@@ -244,20 +243,12 @@ LoraDelta CudaOps::LoraShrink(int layer, std::span<const LoraTarget> targets, in
   delta.in = in;
   delta.num_targets = static_cast<int>(targets.size());
   std::copy(targets.begin(), targets.end(), delta.targets.begin());
-  const cudaStream_t stream = beside_ ? side_ : device_.stream();
-  if (beside_) {
-    cudaEventRecord(fork_, device_.stream());
-    cudaStreamWaitEvent(side_, fork_, 0);
-  }
-  cuda::LoraShrink(lora_, TargetsOf(delta), x, sizes_.tokens, stream);
-  if (beside_) cudaEventRecord(join_, side_);
-  ++stats_.lora_shrink.segments;
+  shrink_ = {TargetsOf(delta), x};
   return delta;
 }
 
 void CudaOps::LoraExpand(const LoraDelta& lora, int width, void* out) {
   if (lora.num_targets == 0) return;
-  Join(lora);
   cuda::LoraExpand(lora_, TargetsOf(lora), width, out, sizes_.tokens, device_.stream());
 }
 

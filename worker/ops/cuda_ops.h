@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -53,20 +54,24 @@ class CudaOps : public Ops {
     cudaGraphExec_t exec = nullptr;
   };
 
+  struct PendingShrink {
+    kernels::cuda::LoraTargets targets;
+    const void* x = nullptr;
+  };
+
   void DropGraphs();
-  // beside: LoRA's shrinks run beside the GEMMs that they go with.
-  absl::Status Record(const StepSizes& sizes, bool beside,
-                      const std::function<absl::Status()>& forward);
+  absl::Status Record(const StepSizes& sizes, const std::function<absl::Status()>& forward);
   absl::Status WarmUp(const std::function<absl::Status()>& forward);
-  // The consumer of a projection waits for the shrink that ran beside it.
-  void Join(const LoraDelta& lora);
   // A token a row, each with an output, in order.
   static bool IsDecode(const StepView& step, const StepSizes& exact);
   // The smallest graph that a decode step fits, or null.
   const Graph* FindGraph(const StepSizes& exact) const;
   // Points the operators at a step of these sizes.
   absl::Status Enter(const StepSizes& sizes, int max_q_len, int max_kv_len);
+  // With the shrink that waits for it: behind a GEMM that lets it in, so that it costs no more than
+  // its bytes, else before the GEMM.
   void MatMul(const void* x, int m, const Matrix& w, const float* bias, DType out_type, void* out);
+  void RunShrink(const PendingShrink& shrink, bool x_ready);
   kernels::cuda::PagedKv LayerKv(int layer, const AttentionShape& shape) const;
   // Keeps the first error of the step.
   void Check(const std::string& what, const std::string& error);
@@ -82,14 +87,12 @@ class CudaOps : public Ops {
   std::unique_ptr<kernels::cuda::PagedAttention> attention_;
   DeviceBuffer lora_v_;
   std::vector<Graph> graphs_;  // by rows, then by groups
-  cudaStream_t side_ = nullptr;
-  cudaEvent_t fork_ = nullptr, join_ = nullptr;
-  bool beside_ = false;
 
   StepSizes sizes_;    // of the launch
   StepArrays arrays_;  // on the device
   kernels::cuda::LoraStep lora_;
-  const Graph* graph_ = nullptr;  // of this step
+  std::optional<PendingShrink> shrink_;  // goes with the next Linear
+  const Graph* graph_ = nullptr;         // of this step
   bool every_token_has_output_ = false;
   OpsStepStats stats_;
   absl::Status error_;

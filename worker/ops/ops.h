@@ -176,7 +176,7 @@ class Ops {
   virtual void SiluMul(void* gate_up, const LoraDelta& lora, int n, void* out) = 0;
 
   // v = x [tokens, in] · Aᵀ for each group and target, valid until the next LoraShrink. Called
-  // before the Linear that it goes with, which it may run beside.
+  // right before the Linear that it goes with, and may run with that.
   virtual LoraDelta LoraShrink(int layer, std::span<const LoraTarget> targets, int in,
                                const void* x) = 0;
 
