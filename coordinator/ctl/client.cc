@@ -9,7 +9,9 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/status.h"
 #include "rootstock/v1/types.pb.h"
 
 namespace rootstock {
@@ -18,9 +20,9 @@ namespace {
 constexpr char kTrailer[] = "rootstock-error-detail-bin";
 // gRPC 1.51 takes a connect in progress for a failed one when an allocation between the call and
 // its look at errno sets errno, as glibc's first one of a thread does where /sys is not mounted.
-constexpr int kConnectAttempts = 3;
-constexpr int kReconnectMs = 100;
-constexpr double kConnectSeconds = 1;
+constexpr int kReconnectMs = 100;                     // until the second attempt; gRPC's least
+constexpr std::chrono::milliseconds kRetryTime{500};  // after the first: two more
+constexpr std::chrono::seconds kConnectTime{1};
 
 const char* CodeName(grpc::StatusCode code) {
   static constexpr const char* kNames[] = {"OK",
@@ -52,18 +54,34 @@ v1::ErrorDetail DetailOf(const grpc::ClientContext& context) {
   return detail;
 }
 
-// Until there is a connection, or it failed as often as it may. What is wrong the call then says.
-void TryToConnect(grpc::Channel& channel, std::chrono::system_clock::time_point deadline) {
-  int failures = 0;
+// Until there is a connection or no hope for one. What is wrong the call then says.
+void TryToConnect(grpc::Channel& channel, const ClientOptions& options) {
+  using Clock = std::chrono::system_clock;
+  const auto start = Clock::now();
+  auto until = start + kConnectTime;
+  if (options.timeout_seconds > 0 && options.timeout_seconds < 1) {
+    until = start + std::chrono::microseconds(static_cast<int64_t>(options.timeout_seconds * 1e6));
+  }
   auto state = channel.GetState(/*try_to_connect=*/true);
   while (state != GRPC_CHANNEL_READY) {
-    if (state == GRPC_CHANNEL_TRANSIENT_FAILURE && ++failures == kConnectAttempts) return;
-    if (!channel.WaitForStateChange(state, deadline)) return;
+    // gRPC tries again by itself; the channel stays in this state until an attempt succeeds.
+    if (state == GRPC_CHANNEL_TRANSIENT_FAILURE) until = std::min(until, Clock::now() + kRetryTime);
+    if (!channel.WaitForStateChange(state, until)) return;
     state = channel.GetState(/*try_to_connect=*/true);
   }
 }
 
 }  // namespace
+
+absl::Status CheckAddress(const std::string& address) {
+  const size_t colon = address.rfind(':');
+  uint32_t port = 0;
+  if (colon != std::string::npos && colon > 0 && address.find("//") == std::string::npos &&
+      absl::SimpleAtoi(address.substr(colon + 1), &port) && port > 0 && port <= 65535) {
+    return absl::OkStatus();
+  }
+  return InvalidField(Reason::kInvalidArgument, "address", address, "must be HOST:PORT");
+}
 
 std::shared_ptr<grpc::Channel> Connect(const ClientOptions& options) {
   grpc::ChannelArguments arguments;
@@ -71,11 +89,7 @@ std::shared_ptr<grpc::Channel> Connect(const ClientOptions& options) {
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kReconnectMs);
   auto channel =
       grpc::CreateCustomChannel(options.address, grpc::InsecureChannelCredentials(), arguments);
-  const double seconds = options.timeout_seconds > 0
-                             ? std::min(options.timeout_seconds, kConnectSeconds)
-                             : kConnectSeconds;
-  TryToConnect(*channel, std::chrono::system_clock::now() +
-                             std::chrono::microseconds(static_cast<int64_t>(seconds * 1e6)));
+  TryToConnect(*channel, options);
   return channel;
 }
 

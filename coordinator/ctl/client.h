@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
+
 namespace google::protobuf {
 class Message;
 }  // namespace google::protobuf
@@ -25,6 +27,8 @@ struct ClientOptions {
   bool json = false;
 };
 
+// INVALID_ARGUMENT for what is no HOST:PORT.
+absl::Status CheckAddress(const std::string& address);
 // Tries a few times, for a second at most, so that one failed attempt fails no call: nothing has
 // been sent then. A channel without a connection tells at its first call why.
 std::shared_ptr<grpc::Channel> Connect(const ClientOptions& options);

@@ -114,10 +114,10 @@ Shown StatusOf(const ClientOptions& options) {
 }
 
 TEST(Client, AConnectionThatFailsAtFirstFailsNoCall) {
-  const Coordinator coordinator(WithGroups({{"g0", "ready"}}), /*broken=*/2);
+  const Coordinator coordinator(WithGroups({{"g0", "ready"}}), /*broken=*/1);
   const Shown shown = StatusOf(coordinator.options());
   EXPECT_EQ(shown.code, kExitOk) << shown.errors;
-  EXPECT_EQ(coordinator.connections(), 3);
+  EXPECT_EQ(coordinator.connections(), 2);
 }
 
 TEST(Client, WhereNobodyListensACallSaysSoAtOnce) {
@@ -131,6 +131,15 @@ TEST(Client, WhereNobodyListensACallSaysSoAtOnce) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
   EXPECT_EQ(shown.code, kExitUnreachable);
   EXPECT_THAT(shown.errors, HasSubstr("Connection refused"));
+}
+
+TEST(Client, AnAddressHasAHostAndAPort) {
+  for (const char* good : {"localhost:50051", "[::1]:1", "10.0.0.1:65535"}) {
+    EXPECT_TRUE(CheckAddress(good).ok()) << good;
+  }
+  for (const char* bad : {"", "localhost", ":1", "h:0", "h:65536", "h:x", "http://localhost:1"}) {
+    EXPECT_THAT(std::string(CheckAddress(bad).message()), HasSubstr("must be HOST:PORT")) << bad;
+  }
 }
 
 TEST(Client, StatusSaysThatNoGroupIsThere) {

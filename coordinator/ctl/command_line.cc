@@ -1,5 +1,6 @@
 #include "coordinator/ctl/command_line.h"
 
+#include <cstdio>
 #include <utility>
 
 #include "coordinator/ctl/commands.h"
@@ -94,6 +95,14 @@ std::vector<CommandSpec> ClientCommands(CommandLineValues& values) {
   std::vector<CommandSpec> commands = {GenerateCommand(values)};
   AddAdapterCommands(values, commands);
   AddOtherCommands(values, commands);
+  for (CommandSpec& command : commands) {
+    command.run = [&values, run = std::move(command.run)] {
+      const absl::Status address = CheckAddress(values.client.address);
+      if (address.ok()) return run();
+      std::fprintf(stderr, "loractl: %s\n", std::string(address.message()).c_str());
+      return static_cast<int>(kExitUsage);
+    };
+  }
   return commands;
 }
 
