@@ -11,7 +11,7 @@
 namespace rootstock {
 namespace {
 
-// Until SIGTERM or SIGINT. A second one ends the process at once.
+// Until SIGTERM, SIGINT, or SIGUSR1, which drains groups too. A second one ends the process.
 void WaitForTheEnd(const sigset_t& signals) {
   int signal = 0;
   sigwait(&signals, &signal);
@@ -32,6 +32,7 @@ int Main(int argc, char** argv) {
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
+  sigaddset(&signals, SIGUSR1);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
 
   const auto coordinator = Coordinator::Start(options);
@@ -40,7 +41,7 @@ int Main(int argc, char** argv) {
     return 1;
   }
   WaitForTheEnd(signals);
-  LogInfo("draining, at most ", options.drain_timeout, " s");
+  LogInfo("draining, at most ", options.drain_timeout, " s; a second signal ends it at once");
   (*coordinator)->Drain(absl::Now() + absl::Seconds(options.drain_timeout));
   LogInfo("drained");
   return 0;

@@ -148,6 +148,8 @@ GroupCallbacks CoordinatorEngine::CallbacksFor(const std::string& group, uint64_
   out.gone = [this, router, group, attach](const absl::Status& why, bool drained) {
     if (drained) {
       LogInfo("group '", group, "' drained and left");
+    } else if (draining_) {
+      LogInfo("group '", group, "' let go: this coordinator ends");
     } else {
       LogWarning("group '", group, "' lost: ", std::string(why.message()));
     }

@@ -121,6 +121,17 @@ class Coordinators(unittest.TestCase):
         self.assertEqual(cluster.coordinator.wait(), -signal.SIGINT)
         self.assertEqual(waiting.wait(), 3)
 
+    def test_the_signal_that_drains_groups_drains_a_coordinator(self):
+        cluster = self.enterContext(rig.Cluster(MODEL))
+        group = cluster.start_group(1)
+        cluster.coordinator.send(signal.SIGUSR1)
+        self.assertEqual(cluster.coordinator.wait(), 0)
+        self.assertIn("group 'g0' let go: this coordinator ends", cluster.coordinator.text())
+        self.assertNotIn(" W ", cluster.coordinator.text().split("draining, at most")[1])
+        self.assertTrue(group.running)
+        cluster.start()
+        cluster.wait_ready()
+
 
 if __name__ == "__main__":
     unittest.main()
