@@ -82,6 +82,15 @@ TEST(EngineGroupState, OneThatDrainsIsShownAsDraining) {
   EXPECT_EQ(StateOfG(world), "ready");
 }
 
+TEST(EngineGroupState, ReformsAreCountedFromZeroForEveryCause) {
+  World world;
+  world.AddGroup("g");
+  for (const char* cause : {"rank_exit", "rank_hang", "nccl_error", "xid", "operator"}) {
+    EXPECT_EQ(world.Metric(std::string("group_reforms_total{cause=\"") + cause + "\",group=\"g\"}"),
+              0);
+  }
+}
+
 TEST(EngineGroupState, OneThatDiesWhileItDrainsIsBroken) {
   World world;
   FakeGroup& group = world.AddGroup("g");

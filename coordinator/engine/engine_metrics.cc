@@ -11,6 +11,8 @@ constexpr size_t kMaxGroups = 64;
 const std::vector<double> kTokenSeconds = {.005, .01, .015, .02, .025, .03, .04, .05,
                                            .075, .1,  .15,  .2,  .3,   .5,  1,   2.5};
 const std::vector<std::string> kGroupStates = {"forming", "loading", "ready", "draining", "broken"};
+const std::vector<std::string> kReformCauses = {"rank_exit", "rank_hang", "nccl_error", "xid",
+                                                "operator"};
 
 Label Class() { return {"tenant_class", {"default"}}; }
 Label Group() { return {"group", {}, kMaxGroups}; }
@@ -180,9 +182,8 @@ void EngineMetrics::MakeGroups(Metrics& m) {
   group_state_ = m.MakeGauge("group_state", "1 for the state a group is in",
                              {Group(), {"state", kGroupStates}});
   group_epoch_ = m.MakeGauge("group_epoch", "Attach number of a group", {Group()});
-  reforms_ = m.MakeCounter(
-      "group_reforms_total", "Groups that came back with new processes",
-      {Group(), {"cause", {"rank_exit", "rank_hang", "nccl_error", "xid", "operator"}}});
+  reforms_ = m.MakeCounter("group_reforms_total", "Groups that came back with new processes",
+                           {Group(), {"cause", kReformCauses}});
   reform_seconds_ = m.MakeHistogram("group_reform_duration_seconds", "Stream lost to group ready",
                                     {.5, 1, 2, 5, 10, 20, 30, 60, 120, 300})
                         .At();
@@ -231,6 +232,7 @@ void EngineMetrics::Reformed(const std::string& group, bool drained, absl::Durat
 // One that drained and left is in none of the states: nothing is wrong with it.
 void EngineMetrics::GroupIs(const std::string& group, const std::string& state) const {
   for (const std::string& s : kGroupStates) group_state_.At(group, s).Set(s == state ? 1 : 0);
+  for (const std::string& cause : kReformCauses) reforms_.At(group, cause);  // from 0 on
   if (state == "ready" || state == "draining") return;
   const GroupMetrics g = ForGroup(group);
   for (const Gauge& gauge :
