@@ -88,6 +88,26 @@ TEST(Coordinator, AnAdapterRootThatIsNoDirectoryIsRefusedAtStart) {
   EXPECT_EQ(RefusedStart(options), "started");
 }
 
+TEST(Coordinator, ABaseUnderTheNameOfAnAdapterIsRefusedAtStart) {
+  const fs::path dir = FreshDirectory("coordinator_base_name");
+  ASSERT_TRUE(OpenRegistry(dir / "data")
+                  ->RegisterDirectory("pirate", kCases + "adapters/ok-plain-qv", "sea")
+                  .ok());
+  CoordinatorOptions options;
+  options.listen = "127.0.0.1:0";
+  options.metrics_port = 0;
+  options.data = dir / "data";
+  options.model = kCases + "models/tiny-llama";
+  options.served_model_name = "pirate";
+  EXPECT_EQ(RefusedStart(options),
+            "served-model-name=pirate: an adapter of tenant 'sea' has this name; the base needs "
+            "another one");
+  options.served_model_name = "base";
+  EXPECT_EQ(RefusedStart(options), "started");
+  options.data.clear();
+  EXPECT_EQ(RefusedStart(options), "data: must name a directory");
+}
+
 TEST(Coordinator, APreloadWithoutNameOrPathIsRefusedAtStart) {
   for (const char* adapter : {"pirate", "=dir/pirate", "pirate="}) {
     CoordinatorOptions options;
@@ -99,6 +119,7 @@ TEST(Coordinator, APreloadWithoutNameOrPathIsRefusedAtStart) {
 
 TEST(Coordinator, LogprobsOfAStepThatFitNoMessageAreRefusedAtStart) {
   CoordinatorOptions options;
+  options.data = "unused";
   options.model = kCases + "models/tiny-llama";
   options.max_num_seqs = 600;
   options.max_logprobs = 100000;  // more than the vocabulary's 320

@@ -119,7 +119,9 @@ std::vector<FlagSpec> CoordinatorFlags(CoordinatorOptions& o) {
 absl::Status CheckOptions(const CoordinatorOptions& options) {
   RETURN_IF_ERROR(CheckListen(options.listen));
   RETURN_IF_ERROR(CheckAdapterRoot(options.adapter_root));
-  return CheckPreloads(options.adapters);
+  RETURN_IF_ERROR(CheckPreloads(options.adapters));
+  if (!options.data.empty()) return absl::OkStatus();
+  return InvalidField(Reason::kConfigInvalid, "data", "", "must name a directory");
 }
 
 }  // namespace rootstock

@@ -34,7 +34,8 @@ struct CoordinatorOptions {
 std::vector<FlagSpec> CoordinatorFlags(CoordinatorOptions& options);
 
 // What no row of the table can tell: INVALID_ARGUMENT/config_invalid for a `listen` that is not
-// HOST:PORT, an `adapter_root` that is no directory, an `adapters` item that is not NAME=PATH.
+// HOST:PORT, an `adapter_root` that is no directory, an `adapters` item that is not NAME=PATH, an
+// empty `data`.
 absl::Status CheckOptions(const CoordinatorOptions& options);
 
 }  // namespace rootstock

@@ -46,7 +46,7 @@ struct UnregisteredAdapter {
 // never wait for a disk.
 class Registry {
  public:
-  // Raises the incarnation durably.
+  // Raises the incarnation durably. ALREADY_EXISTS/name_taken when an adapter has the base's name.
   static absl::StatusOr<std::unique_ptr<Registry>> Open(RegistryOptions options);
   ~Registry();
 

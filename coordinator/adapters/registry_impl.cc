@@ -46,6 +46,13 @@ absl::Status Registry::Impl::Load() {
   }
   RETURN_IF_ERROR(shared->blobs.Open(keep));
   for (const RegistryStore::NameRow& row : rows) {
+    // Its requests would be answered by the base.
+    if (row.name == options.base_name) {
+      return MakeError(absl::StatusCode::kAlreadyExists, Reason::kNameTaken, "served-model-name",
+                       row.name,
+                       absl::StrCat("an adapter of tenant '", row.tenant,
+                                    "' has this name; the base needs another one"));
+    }
     Content& content = shared->contents.at(row.digest);
     const bool whole = shared->blobs.Holds(row.digest, content.content->blob_bytes);
     Name& name = names[{row.tenant, row.name}];
