@@ -70,9 +70,13 @@ cd "$ROOT" || exit 1
 launcher=()
 # Tests of the CUDA kernels are built wherever there is a toolkit, and run where there is a GPU.
 gpu=()
-if ! nvidia-smi -L >/dev/null 2>&1; then
+gpus=$(nvidia-smi -L 2>/dev/null | grep -c ^GPU || true)
+if [ "$gpus" = 0 ]; then
   gpu=(-LE gpu)
-  times+=("no GPU here: tests labelled gpu were not run")
+  times+=("no GPU here: tests labelled gpu and gpus were not run")
+elif [ "$gpus" = 1 ]; then
+  gpu=(-LE gpus)
+  times+=("one GPU here: tests labelled gpus were not run")
 fi
 run_preset dev -- ${gpu[@]+"${gpu[@]}"} ${only:+-R "$only"}
 if [ $quick = 0 ]; then

@@ -2,6 +2,7 @@
 #include <mpi.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <memory>
 
@@ -23,6 +24,9 @@
 
 namespace rootstock {
 namespace {
+
+// Of ranks on GPUs, whose steps leave the host idle: beside the watchdog of their collectives.
+constexpr std::chrono::seconds kPatience(3);
 
 RankHello MakeHello(const WorkerOptions& options, const ModelPlan& plan, const Device& device,
                     int metrics_port) {
@@ -62,6 +66,7 @@ absl::StatusOr<int> Serve(const WorkerOptions& options, GroupBus& bus, Metrics& 
 
   auto communicator = MakeCommunicator(*backend->device);
   RETURN_IF_ERROR(bus.Agree(communicator.status()));
+  if (plan->cuda) bus.set_patience(kPatience);
   const std::filesystem::path cache = std::filesystem::path(options.cache_dir) / "adapters";
   auto model =
       LoadedModel::Create(plan->source, plan->spec, plan->tp, *std::move(backend), group.geometry,

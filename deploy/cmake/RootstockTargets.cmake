@@ -10,6 +10,9 @@
 #   Kernels and their launchers; call it only if(ROOTSTOCK_WITH_CUDA).
 # rootstock_gpu_test(NAME SOURCES a_test.cu … DEPS lib …)
 #   Built wherever there is a toolkit, run (ctest label gpu) where there is a GPU.
+# rootstock_gpus_test(NAME RANKS SOURCES a_test.cc … DEPS lib …)
+#   Built as a GPU test is; run (ctest label gpus) as RANKS processes under mpirun where there are as
+#   many GPUs. Has a main of its own, which calls MPI_Init.
 # rootstock_gpu_bench(NAME SOURCES a_bench.cu … DEPS lib …)
 #   Built as a GPU test is, beside them; run by hand.
 # rootstock_python_test(NAME FILE.py [TIMEOUT seconds] [ARGS …])
@@ -89,6 +92,22 @@ function(rootstock_gpu_test NAME)
   set_target_properties(${NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/gpu_tests)
   add_test(NAME ${NAME} COMMAND ${NAME})
   set_tests_properties(${NAME} PROPERTIES TIMEOUT 300 LABELS gpu)
+endfunction()
+
+function(rootstock_gpus_test NAME RANKS)
+  if(NOT ROOTSTOCK_TESTS)
+    return()
+  endif()
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  add_executable(${NAME} ${ARG_SOURCES})
+  target_include_directories(${NAME} PRIVATE ${PROJECT_SOURCE_DIR})
+  target_link_libraries(${NAME} PRIVATE ${ARG_DEPS} GTest::gtest)
+  set_target_properties(${NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/gpu_tests)
+  add_test(NAME ${NAME}
+           COMMAND ${MPIEXEC_EXECUTABLE} -np ${RANKS} --oversubscribe --bind-to none
+                   $<TARGET_FILE:${NAME}>)
+  set_tests_properties(${NAME} PROPERTIES TIMEOUT 300 LABELS gpus
+                       ENVIRONMENT "${ROOTSTOCK_TEST_ENVIRONMENT}")
 endfunction()
 
 function(rootstock_gpu_bench NAME)

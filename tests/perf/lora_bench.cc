@@ -1,10 +1,15 @@
 // lora-bench: the figures of docs/benchmarks. `step` measures the engine alone, `streams` the whole
-// path.
+// path, `collectives` what tensor parallelism adds.
+#include <mpi.h>
+
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
+#include <functional>
 #include <string>
 
 #include "common/flags/commands.h"
+#include "tests/perf/collectives_bench.h"
 #include "tests/perf/step_bench.h"
 #include "tests/perf/stream_bench.h"
 
@@ -15,6 +20,7 @@ struct BenchFlags {
   std::string commit = "unknown", out, dtype = "bf16", device = "cpu";
   StepBenchOptions step;
   StreamBenchOptions streams;
+  CollectivesBenchOptions collectives;
 };
 
 std::vector<FlagSpec> Flags(BenchFlags& flags) {
@@ -103,6 +109,13 @@ std::vector<FlagSpec> StreamFlags(BenchFlags& flags) {
   };
 }
 
+std::vector<FlagSpec> CollectivesFlags(BenchFlags& flags) {
+  CollectivesBenchOptions& o = flags.collectives;
+  return {
+      {.name = "rounds", .target = &o.rounds, .help = "replays of each graph", .min = 1},
+  };
+}
+
 int Report(const absl::StatusOr<std::vector<BenchResult>>& results, const BenchFlags& flags,
            const std::string& command_line) {
   if (!results.ok()) {
@@ -115,10 +128,27 @@ int Report(const absl::StatusOr<std::vector<BenchResult>>& results, const BenchF
   return 0;
 }
 
+// Alone or under mpirun, where tp_rank 0 reports for all.
+int OnRanks(const BenchFlags& flags, const std::string& command_line,
+            const std::function<absl::StatusOr<std::vector<BenchResult>>()>& run) {
+  if (std::getenv("OMPI_COMM_WORLD_SIZE") == nullptr) return Report(run(), flags, command_line);
+  int provided = 0, rank = 0;
+  MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided);
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  const auto results = run();
+  const int code = rank == 0 || !results.ok() ? Report(results, flags, command_line) : 0;
+  MPI_Finalize();
+  return code;
+}
+
 int RunStep(BenchFlags& flags, const std::string& command_line) {
   flags.step.rig.dtype = flags.dtype == "f32" ? DType::kF32 : DType::kBF16;
   flags.step.rig.cuda = flags.device == "cuda";
-  return Report(RunStepBench(flags.step), flags, command_line);
+  return OnRanks(flags, command_line, [&] { return RunStepBench(flags.step); });
+}
+
+int RunCollectives(BenchFlags& flags, const std::string& command_line) {
+  return OnRanks(flags, command_line, [&] { return RunCollectivesBench(flags.collectives); });
 }
 
 int Main(int argc, char** argv) {
@@ -134,6 +164,10 @@ int Main(int argc, char** argv) {
         .help = "decode steps of one rank, without a coordinator",
         .table = StepFlags(flags),
         .run = [&] { return RunStep(flags, command_line); }},
+       {.name = "collectives",
+        .help = "all-reduce of the ranks of mpirun, a GPU each: ours beside NCCL",
+        .table = CollectivesFlags(flags),
+        .run = [&] { return RunCollectives(flags, command_line); }},
        {.name = "streams",
         .help = "gRPC streams against a running coordinator",
         .table = StreamFlags(flags),

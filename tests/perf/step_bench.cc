@@ -129,6 +129,9 @@ absl::StatusOr<std::vector<BenchResult>> RunStepBench(StepBenchOptions options) 
         {"", absl::StrCat("prefill context=", options.rig.context, " adapters=", adapters),
          options.rig.rows * options.rig.context / s, 0, "higher", "tokens/s"});
   }
+  for (BenchResult& result : results) {
+    if (rig->tp_size() > 1) result.name = absl::StrCat("ranks=", rig->tp_size(), " ", result.name);
+  }
   return results;
 }
 

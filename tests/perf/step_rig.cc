@@ -1,5 +1,7 @@
 #include "tests/perf/step_rig.h"
 
+#include <mpi.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -9,6 +11,9 @@
 #include "common/base/status.h"
 #include "common/lora/peft_loader.h"
 #include "worker/device/cpu_device.h"
+#include "worker/parallel/make_communicator.h"
+#include "worker/parallel/node.h"
+#include "worker/parallel/thread_communicator.h"
 
 namespace rootstock {
 namespace {
@@ -19,6 +24,22 @@ constexpr int kChunk = 2048;  // prompt tokens of a prefill step
 
 double SecondsSince(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+struct Place {
+  int tp_rank = 0, tp_size = 1, local_rank = 0;
+};
+
+// Among the processes of mpirun, if that started this one.
+Place FindPlace() {
+  Place place;
+  int initialized = 0;
+  MPI_Initialized(&initialized);
+  if (!initialized) return place;
+  MPI_Comm_rank(MPI_COMM_WORLD, &place.tp_rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &place.tp_size);
+  place.local_rank = FindNode().local_rank;
+  return place;
 }
 
 LoraSpec AllLinear(const ModelSpec& model, int lora_rank) {
@@ -42,21 +63,27 @@ absl::Status StepRig::SetUp() {
   greedy_.temperature = 0;
   threads_ = options_.threads > 0 ? options_.threads : CpuThreads(1);
   ASSIGN_OR_RETURN(spec_, LoadModelSpec(options_.model));
-  ASSIGN_OR_RETURN(tp_, MakeTpPlan(spec_, 1));
+  const Place place = FindPlace();
+  tp_rank_ = place.tp_rank;
+  ASSIGN_OR_RETURN(tp_, MakeTpPlan(spec_, place.tp_size));
   if (options_.cuda) {
-    ASSIGN_OR_RETURN(backend_, MakeCudaBackend(0, options_.dtype));
+    ASSIGN_OR_RETURN(backend_, MakeCudaBackend(place.local_rank, options_.dtype));
   } else {
     backend_ = MakeCpuBackend(threads_);
+  }
+  if (place.tp_size > 1) {
+    ASSIGN_OR_RETURN(communicator_, MakeCommunicator(*backend_.device));
+  } else {
+    communicator_ = ThreadCommunicator::Self();
   }
   RETURN_IF_ERROR(LoadWeights());
   RETURN_IF_ERROR(MakePages());
   ops_ = backend_.make_ops({slab_->data(), geometry_.page_bytes, geometry_.page_tokens});
-  communicator_ = ThreadCommunicator::Self();
   const ModelParts parts{weights_.get(), backend_.device.get(), ops_.get(), slab_.get(),
                          communicator_.get()};
   const int positions = options_.context + options_.steps;
   RETURN_IF_ERROR(backend_.sampler->Prepare({options_.rows, options_.rows, 0, spec_.vocab_size}));
-  ASSIGN_OR_RETURN(model_, Model::Create(spec_, tp_, 0, parts,
+  ASSIGN_OR_RETURN(model_, Model::Create(spec_, tp_, tp_rank_, parts,
                                          {std::max(kChunk, options_.rows), options_.rows,
                                           options_.rows, positions, options_.rows}));
   RETURN_IF_ERROR(options_.lora_rank > 0 ? MakeRandomAdapters() : LoadFiles());
@@ -73,9 +100,10 @@ absl::Status StepRig::LoadWeights() {
   load.dtype = options_.dtype;
   Device& device = *backend_.device;
   if (options_.dummy_weights) {
-    ASSIGN_OR_RETURN(weights_, ModelWeights::Dummy(spec_, tp_, 0, device, 1, load));
+    ASSIGN_OR_RETURN(weights_, ModelWeights::Dummy(spec_, tp_, tp_rank_, device, 1, load));
   } else {
-    ASSIGN_OR_RETURN(weights_, ModelWeights::Load(options_.model, spec_, tp_, 0, device, load));
+    ASSIGN_OR_RETURN(weights_,
+                     ModelWeights::Load(options_.model, spec_, tp_, tp_rank_, device, load));
   }
   return absl::OkStatus();
 }
@@ -121,10 +149,10 @@ absl::Status StepRig::LoadFiles() {
                                            backend_.compute_type, geometry_.page_bytes));
     std::vector<PageId> pages;
     for (uint32_t p = 0; p < layout.num_pages(); ++p) pages.emplace_back(next_page_++);
-    RETURN_IF_ERROR(slab_->WriteAdapter(adapter, layout, 0, pages, *backend_.device));
+    RETURN_IF_ERROR(slab_->WriteAdapter(adapter, layout, tp_rank_, pages, *backend_.device));
     ASSIGN_OR_RETURN(auto placed,
-                     DeviceAdapter::Create(layout, adapter.spec(), spec_.num_layers, 0, geometry_,
-                                           std::move(pages), *backend_.device));
+                     DeviceAdapter::Create(layout, adapter.spec(), spec_.num_layers, tp_rank_,
+                                           geometry_, std::move(pages), *backend_.device));
     adapters_.push_back(std::move(placed));
   }
   return absl::OkStatus();
@@ -156,7 +184,7 @@ absl::Status StepRig::MakeRandomAdapters() {
       std::memcpy(staged, image.data(), image.size());
       RETURN_IF_ERROR(device.WriteBack());
     }
-    ASSIGN_OR_RETURN(auto placed, DeviceAdapter::Create(layout, lora, spec_.num_layers, 0,
+    ASSIGN_OR_RETURN(auto placed, DeviceAdapter::Create(layout, lora, spec_.num_layers, tp_rank_,
                                                         geometry_, std::move(pages), device));
     adapters_.push_back(std::move(placed));
   }
@@ -179,14 +207,12 @@ void StepRig::AppendRow(int row, int position, int count, int adapters, bool cha
 }
 
 absl::StatusOr<double> StepRig::Prefill(int adapters) {
-  std::vector<float> first(1);
   const Clock::time_point start = Clock::now();
-  const float* logits = nullptr;
   // Chunks hold several rows while there is room, as a scheduler does.
   ForwardBatch batch;
   const auto run = [&]() -> absl::Status {
     if (batch.token_ids.empty()) return absl::OkStatus();
-    ASSIGN_OR_RETURN(logits, model_->Forward(batch));
+    RETURN_IF_ERROR(model_->Forward(batch).status());
     batch = {};
     return absl::OkStatus();
   };
@@ -203,7 +229,7 @@ absl::StatusOr<double> StepRig::Prefill(int adapters) {
     }
   }
   RETURN_IF_ERROR(run());
-  RETURN_IF_ERROR(backend_.device->Read(logits, std::as_writable_bytes(std::span(first))));
+  RETURN_IF_ERROR(backend_.device->Wait(backend_.device->Mark()));
   return SecondsSince(start);
 }
 
@@ -217,7 +243,21 @@ absl::Status StepRig::Start(int rows, int adapters, int step) {
     orders[row].slot = static_cast<uint32_t>(row);
   }
   ASSIGN_OR_RETURN(const float* logits, model_->Forward(batch));
-  return backend_.sampler->Sample(logits, orders);
+  if (tp_rank_ == 0) RETURN_IF_ERROR(backend_.sampler->Sample(logits, orders));
+  if (communicator_->size() > 1) {
+    RETURN_IF_ERROR(
+        communicator_->Broadcast(backend_.sampler->chosen(), rows * sizeof(int32_t), 0));
+    if (tp_rank_ != 0) RETURN_IF_ERROR(backend_.sampler->Follow(orders));
+  }
+  marks_.push_back(backend_.device->Mark());
+  communicator_->Watch();
+  return absl::OkStatus();
+}
+
+absl::Status StepRig::Finish() {
+  const uint64_t mark = marks_.front();
+  marks_.pop_front();
+  return tp_rank_ == 0 ? backend_.sampler->Collect().status() : backend_.device->Wait(mark);
 }
 
 absl::StatusOr<std::vector<double>> StepRig::Decode(int rows, int adapters) {
@@ -226,10 +266,10 @@ absl::StatusOr<std::vector<double>> StepRig::Decode(int rows, int adapters) {
   Clock::time_point before = Clock::now();
   for (int step = 1; step <= options_.steps; ++step) {
     // On the host's processor a step has run when it was started.
-    if (!backend_.asynchronous) RETURN_IF_ERROR(backend_.sampler->Collect().status());
+    if (!backend_.asynchronous) RETURN_IF_ERROR(Finish());
     if (!backend_.asynchronous) before = Clock::now();
     if (step < options_.steps) RETURN_IF_ERROR(Start(rows, adapters, step));
-    if (backend_.asynchronous) RETURN_IF_ERROR(backend_.sampler->Collect().status());
+    if (backend_.asynchronous) RETURN_IF_ERROR(Finish());
     const Clock::time_point now = Clock::now();
     if (step >= 3 && step < options_.steps) {  // the first ones warm up
       seconds.push_back(std::chrono::duration<double>(now - before).count());
@@ -240,19 +280,17 @@ absl::StatusOr<std::vector<double>> StepRig::Decode(int rows, int adapters) {
 }
 
 absl::StatusOr<double> StepRig::DecodeUnwatched(int rows, int adapters) {
-  std::vector<float> first(1);
   const auto run = [&](int steps) -> absl::StatusOr<double> {
     const Clock::time_point start = Clock::now();
-    const float* logits = nullptr;
     for (int step = 0; step < steps; ++step) {
       ForwardBatch batch;
       for (int row = 0; row < rows; ++row) {
         AppendRow(row, options_.context + step, 1, adapters, /*chained=*/true, batch);
         batch.logit_tokens.push_back(row);
       }
-      ASSIGN_OR_RETURN(logits, model_->Forward(batch));
+      RETURN_IF_ERROR(model_->Forward(batch).status());
     }
-    RETURN_IF_ERROR(backend_.device->Read(logits, std::as_writable_bytes(std::span(first))));
+    RETURN_IF_ERROR(backend_.device->Wait(backend_.device->Mark()));
     return SecondsSince(start);
   };
   ASSIGN_OR_RETURN(const double few, run(4));
@@ -263,14 +301,17 @@ absl::StatusOr<double> StepRig::DecodeUnwatched(int rows, int adapters) {
 uint64_t StepRig::StepBytes(int rows, int adapters) const {
   uint64_t bytes = weights_->device_bytes();
   if (!spec_.tie_word_embeddings) {
-    bytes -= uint64_t{1} * spec_.vocab_size * spec_.hidden_size * DTypeBytes(options_.dtype);
+    bytes -= uint64_t{1} * tp_.shards[tp_rank_].vocab.size() * spec_.hidden_size *
+             DTypeBytes(options_.dtype);
   }
   const uint64_t positions = options_.context + options_.steps / 2;
   bytes += rows * positions * KvBytesPerToken(spec_, tp_, backend_.compute_type);
   for (const Module module : kAllModules) {
+    const int whole =
+        IsRowParallel(module) ? spec_.out_features(module) : spec_.in_features(module);
     bytes += uint64_t{1} * std::min(rows, adapters) * spec_.num_layers * options_.lora_rank *
              DTypeBytes(backend_.compute_type) *
-             (spec_.in_features(module) + spec_.out_features(module));
+             (tp_.sharded_features(tp_rank_, module).size() + whole);
   }
   return bytes;
 }

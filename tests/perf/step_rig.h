@@ -1,6 +1,8 @@
-// One rank with rows and adapters to run steps of, without coordinator and link.
+// One tp_rank with rows and adapters to run steps of, without coordinator and link: alone, or one
+// of the processes of mpirun, a GPU each.
 #pragma once
 
+#include <deque>
 #include <memory>
 #include <random>
 #include <string>
@@ -10,7 +12,7 @@
 #include "common/base/dtype.h"
 #include "worker/model/model.h"
 #include "worker/ops/backend.h"
-#include "worker/parallel/thread_communicator.h"
+#include "worker/parallel/communicator.h"
 
 namespace rootstock {
 
@@ -28,7 +30,8 @@ struct StepRigOptions {
   int32_t steps = 32;     // decode steps at most after it
 };
 
-// Row i runs with adapter i mod the number asked for. *One thread.*
+// Row i runs with adapter i mod the number asked for. Every rank makes the same calls. *One
+// thread.*
 class StepRig {
  public:
   static absl::StatusOr<std::unique_ptr<StepRig>> Create(const StepRigOptions& options);
@@ -41,7 +44,8 @@ class StepRig {
   // Seconds a step while nobody waits for a result: what the device alone takes.
   absl::StatusOr<double> DecodeUnwatched(int rows, int adapters);
 
-  // What a decode step must read: weights, KV, distinct adapters.
+  int tp_size() const { return tp_.tp_size(); }
+  // What a decode step must read on this rank: weights, KV, distinct adapters.
   uint64_t StepBytes(int rows, int adapters) const;
 
  private:
@@ -57,6 +61,8 @@ class StepRig {
   absl::Status MakeRandomAdapters();
   void AppendRow(int row, int position, int count, int adapters, bool chained, ForwardBatch& batch);
   absl::Status Start(int rows, int adapters, int step);
+  // Waits for the oldest step that was started.
+  absl::Status Finish();
 
   const StepRigOptions options_;
   int threads_ = 0;
@@ -68,7 +74,9 @@ class StepRig {
   std::unique_ptr<ModelWeights> weights_;
   std::unique_ptr<Slab> slab_;
   std::unique_ptr<Ops> ops_;
-  std::unique_ptr<ThreadCommunicator> communicator_;
+  std::unique_ptr<Communicator> communicator_;
+  int tp_rank_ = 0;
+  std::deque<uint64_t> marks_;  // of the steps that run
   std::unique_ptr<Model> model_;
   std::vector<std::string> blobs_;
   std::vector<std::unique_ptr<DeviceAdapter>> adapters_;

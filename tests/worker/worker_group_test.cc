@@ -5,6 +5,7 @@
 
 #include <csignal>
 #include <fstream>
+#include <functional>
 #include <future>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -26,6 +27,13 @@ const std::string kModel = "tiny-llama";
 constexpr uint32_t kNumPages = 4000;
 constexpr uint32_t kPageTokens = 4;
 constexpr GroupLimits kLimits{200, 64, 512, 20};
+
+// worker_group_gpus_test is built with ROOTSTOCK_TEST_GPUS: a GPU a rank.
+#ifdef ROOTSTOCK_TEST_GPUS
+constexpr bool kGpus = true;
+#else
+constexpr bool kGpus = false;
+#endif
 
 struct Probe {
   std::string adapter;  // empty: the base
@@ -127,6 +135,29 @@ class Driver {
     EXPECT_TRUE(Do(release).outcome.ok());
   }
 
+  // Steps of all probes, one ahead of the result, over and over until the group is gone; calls
+  // `busy` once it is under way.
+  void RunUntilLost(const std::function<void()>& busy) {
+    const uint32_t first_page = next_page;
+    for (int round = 0;; ++round) {
+      next_page = first_page;
+      Send(Prompts(true));
+      Send(Prompts(false));
+      for (uint32_t step = 0; step < 50; ++step) {
+        if (stream_.AtEnd()) return;
+        Send(Decode(step));
+        if (round == 0 && step == 20) busy();
+      }
+      ReleaseSlots release;
+      for (uint32_t i = 0; i < cases_.probes.size(); ++i) release.slots.push_back(SequenceSlot(i));
+      for (int left = 0; left < 2; ++left) {
+        if (stream_.AtEnd()) return;
+      }
+      Send(release);
+      if (stream_.AtEnd()) return;
+    }
+  }
+
   AttachReport report;
   uint32_t next_page = 1;
 
@@ -205,7 +236,38 @@ class WorkerGroupTest : public testing::TestWithParam<int> {
                                                               "--cache-dir",
                                                               cache_,
                                                               "--dtype",
-                                                              "f32"});
+                                                              "f32",
+                                                              "--device",
+                                                              kGpus ? "cuda" : "cpu"});
+  }
+  // `signal` strikes a rank that has steps to run; a new group serves.
+  void LoseRank(int signal, std::chrono::milliseconds within) {
+    std::promise<void> busy;
+    const auto coordinator = Coordinator([&](ScriptedStream& s, int stream) {
+      Driver driver(s, cases_, GetParam(), {1, static_cast<uint64_t>(stream + 1)});
+      driver.LoadAll();
+      if (stream == 0) {
+        driver.RunUntilLost([&] { busy.set_value(); });
+        return grpc::Status::OK;
+      }
+      driver.RunProbes();
+      s.Leave();
+      s.AtEnd();
+      return grpc::Status::OK;
+    });
+    {
+      const auto job = Launch(coordinator->port());
+      ASSERT_EQ(busy.get_future().wait_for(60s), std::future_status::ready) << job->Output();
+      const std::vector<pid_t> ranks = job->Children();
+      ASSERT_EQ(ranks.size(), static_cast<size_t>(GetParam()));
+      kill(ranks.back(), signal);
+      const auto code = job->Wait(within);
+      ASSERT_TRUE(code.has_value()) << job->Output();
+      EXPECT_NE(*code, 0);
+      for (const pid_t rank : ranks) EXPECT_FALSE(IsRunning(rank));
+    }
+    const auto next = Launch(coordinator->port());
+    EXPECT_EQ(next->Wait(60000ms), 0) << next->Output();
   }
   std::unique_ptr<FakeCoordinator> Coordinator(FakeCoordinator::Script script, int port = 0) const {
     auto out = std::make_unique<FakeCoordinator>(std::move(script), port);
@@ -308,6 +370,16 @@ TEST_P(WorkerGroupTest, SignalToMpirunDrains) {
   ASSERT_EQ(attached.get_future().wait_for(60s), std::future_status::ready) << job->Output();
   job->Signal(SIGUSR1);
   EXPECT_EQ(job->Wait(20000ms), 0) << job->Output();
+}
+
+TEST_P(WorkerGroupTest, KilledRankTakesItsGroupDownAndTheNextOneServes) {
+  if (GetParam() > 1) LoseRank(SIGKILL, 5000ms);
+}
+
+// On the host's processor the collectives are MPI's, which waits for ever: the coordinator's
+// heartbeat ends such a group.
+TEST_P(WorkerGroupTest, StoppedRankTakesItsGroupDownAndTheNextOneServes) {
+  if (kGpus && GetParam() > 1) LoseRank(SIGSTOP, 5000ms);
 }
 
 INSTANTIATE_TEST_SUITE_P(TpSize, WorkerGroupTest, testing::Values(1, 2));

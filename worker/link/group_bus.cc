@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/wire/plan_wire.h"
 #include "rootstock/v1/group.pb.h"
@@ -83,13 +84,28 @@ absl::Status GroupBus::Agree(const absl::Status& mine) {
   return Agree(mine, 0, numbers);
 }
 
+void GroupBus::WaitPatiently(MPI_Request* request) const {
+  int done = 0;
+  const Clock::time_point start = Clock::now();
+  for (MPI_Test(request, &done, MPI_STATUS_IGNORE); !done;
+       MPI_Test(request, &done, MPI_STATUS_IGNORE)) {
+    sched_yield();
+    if (Clock::now() - start < *patience_) continue;
+    LogError("group lost: a tp_rank has not answered for ", patience_->count(), " ms");
+    MPI_Abort(MPI_COMM_WORLD, 1);
+  }
+}
+
 absl::Status GroupBus::Agree(const absl::Status& mine, uint64_t number,
-                             std::vector<uint64_t>& numbers) {
+                             std::vector<uint64_t>& numbers, bool at_once) {
   numbers.assign(tp_size_, number);
   if (tp_size_ == 1) return mine;
   const std::array<uint64_t, 2> said = {mine.ok() ? 0u : 1u, number};
   std::vector<std::array<uint64_t, 2>> all(tp_size_);
-  MPI_Allgather(said.data(), 2, MPI_UINT64_T, all.data(), 2, MPI_UINT64_T, status_);
+  MPI_Request request;
+  MPI_Iallgather(said.data(), 2, MPI_UINT64_T, all.data(), 2, MPI_UINT64_T, status_, &request);
+  if (at_once && patience_.has_value()) WaitPatiently(&request);
+  MPI_Wait(&request, MPI_STATUS_IGNORE);
   int root = -1, failed = 0;  // the lowest failing rank; how many failed
   for (int r = 0; r < tp_size_; ++r) {
     numbers[r] = all[r][1];

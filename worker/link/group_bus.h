@@ -4,6 +4,8 @@
 
 #include <mpi.h>
 
+#include <chrono>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -44,18 +46,25 @@ class GroupBus {
   // The same on every rank: OK if all are, else the lowest failing rank's status, which names the
   // rank unless all ranks failed.
   absl::Status Agree(const absl::Status& mine);
-  // And in the same exchange a number of each rank: by rank.
-  absl::Status Agree(const absl::Status& mine, uint64_t number, std::vector<uint64_t>& numbers);
+  // And in the same exchange a number of each rank: by rank. at_once: no rank has a reason to be
+  // late, so that patience holds.
+  absl::Status Agree(const absl::Status& mine, uint64_t number, std::vector<uint64_t>& numbers,
+                     bool at_once = false);
+  // How long a rank waits for the others to agree at once before it takes a rank for lost and
+  // aborts the job; without it, for ever.
+  void set_patience(std::chrono::milliseconds patience) { patience_ = patience; }
   // By rank.
   std::vector<std::string> AllGather(const std::string& mine);
 
  private:
   std::string BroadcastBytes(std::string bytes, int root);
+  void WaitPatiently(MPI_Request* request) const;
 
   MPI_Comm plans_ = MPI_COMM_NULL;
   MPI_Comm status_ = MPI_COMM_NULL;
   int tp_rank_ = 0;
   int tp_size_ = 1;
+  std::optional<std::chrono::milliseconds> patience_;
 };
 
 }  // namespace rootstock

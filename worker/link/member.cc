@@ -87,7 +87,9 @@ absl::Status Member::Execute(const Command& command, Answers& answers) {
     completion.outcome = cache_.Remove(drop->digest);
   }
   std::vector<uint64_t> work_us;
-  const absl::Status joint = bus_.Agree(completion.outcome, executor_.work_us(), work_us);
+  const bool loads = std::holds_alternative<LoadAdapter>(command.kind);  // from disk
+  const absl::Status joint =
+      bus_.Agree(completion.outcome, executor_.work_us(), work_us, /*at_once=*/!loads);
   if (completion.outcome.ok() && !joint.ok()) executor_.Abandon(command);
   const auto* step = std::get_if<StepPlan>(&command.kind);
   if (step != nullptr && !step->rows.empty() && joint.ok()) executor_.ObserveWork(work_us);

@@ -119,9 +119,9 @@ absl::Status NcclCommunicator::Start(const NcclOptions& options) {
   algorithms_ = options.algorithms.value_or(DefaultAlgorithms(size_));
   MPI_Bcast(&algorithms_, sizeof(algorithms_), MPI_BYTE, 0, mpi_);
   const size_t others = size_ - 1;
-  const size_t part = (algorithms_.two_shot + size_ - 1) / size_ + 16;
+  const size_t part = algorithms_.two_shot == 0 ? 0 : algorithms_.two_shot / size_ + 16;
   const size_t bytes = std::max(others * algorithms_.one_shot, 2 * others * part);
-  if (algorithms_.one_shot > 0) {
+  if (bytes > 0) {
     peers_ = PeerMemory::Open(mpi_, (bytes + 15) / 16 * 16, options.limit, device_.stream());
   }
   if (rank_ == 0) {
