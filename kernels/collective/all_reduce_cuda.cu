@@ -1,13 +1,9 @@
-#include <algorithm>
-
 #include "kernels/collective/all_reduce_cuda.h"
 #include "kernels/collective/peer_exchange.cuh"
 #include "kernels/cuda/launch.h"
 
 namespace rootstock::kernels::cuda {
 namespace {
-
-constexpr int kMaxBlocks = 128;  // all of them run at once, whatever runs beside them
 
 // The sum over ranks of one piece: `own` is this rank's, parts[PlaceOf(r)· stride] the others'.
 template <typename T, int kRanks>
@@ -45,7 +41,7 @@ __global__ void __launch_bounds__(kPeerThreads)
   const PeerCall call(group);
   if (call.dead) return;
   const size_t pieces = (n + Piece<T>::kElements - 1) / Piece<T>::kElements;
-  const size_t first = blockIdx.x * kPeerThreads + threadIdx.x, step = gridDim.x * kPeerThreads;
+  const size_t first = blockIdx.x * blockDim.x + threadIdx.x, step = gridDim.x * blockDim.x;
   for (size_t i = first; i < pieces; i += step) {
     const uint4 own = Full(Piece<T>::Load(data, n, i));
 #pragma unroll
@@ -75,7 +71,7 @@ __global__ void __launch_bounds__(kPeerThreads)
   const PeerCall call(group);
   if (call.dead) return;
   const size_t pieces = (n + Piece<T>::kElements - 1) / Piece<T>::kElements;
-  const size_t first = blockIdx.x * kPeerThreads + threadIdx.x, step = gridDim.x * kPeerThreads;
+  const size_t first = blockIdx.x * blockDim.x + threadIdx.x, step = gridDim.x * blockDim.x;
   const int others = group.size - 1;
   const auto length = [&](int r) {
     return min(pieces, (r + 1) * part) - min(pieces, static_cast<size_t>(r) * part);
@@ -114,23 +110,20 @@ __global__ void __launch_bounds__(kPeerThreads)
 
 size_t PiecesOf(size_t bytes) { return (bytes + 15) / 16; }
 
-int BlocksFor(size_t pieces) {
-  return static_cast<int>(
-      std::clamp<size_t>((pieces + kPeerThreads - 1) / kPeerThreads, 1, kMaxBlocks));
-}
-
 template <typename T, int kRanks>
 cudaError_t LaunchSum(const PeerGroup& group, SumAlgorithm algorithm, void* data, size_t n,
                       cudaStream_t stream) {
   T* const elements = static_cast<T*>(data);
   const size_t pieces = PiecesOf(n * sizeof(T));
   if (algorithm == SumAlgorithm::kOneShot) {
-    return LaunchDependent(OneShotKernel<T, kRanks>, BlocksFor(pieces), kPeerThreads, 0, stream, 1,
-                           group, elements, n);
+    const PeerGrid grid = GridFor(pieces);
+    return LaunchDependent(OneShotKernel<T, kRanks>, grid.blocks, grid.threads, 0, stream, 1, group,
+                           elements, n);
   }
   const size_t part = (pieces + group.size - 1) / group.size;
-  return LaunchDependent(TwoShotKernel<T, kRanks>, BlocksFor(part), kPeerThreads, 0, stream, 1,
-                         group, elements, n, part);
+  const PeerGrid grid = GridFor(part);
+  return LaunchDependent(TwoShotKernel<T, kRanks>, grid.blocks, grid.threads, 0, stream, 1, group,
+                         elements, n, part);
 }
 
 template <typename T>

@@ -3,6 +3,7 @@
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <type_traits>
 
 #include "kernels/collective/all_reduce_cuda.h"
@@ -11,8 +12,21 @@
 
 namespace rootstock::kernels::cuda {
 
-constexpr int kPeerThreads = 256;
-constexpr int kPolls = 1024;  // between looks at the clock and the host's word
+constexpr int kPeerThreads = 512;  // of a block, at most
+constexpr int kPeerBlocks = 128;   // all run at once, whatever runs beside them
+constexpr int kPolls = 1024;       // between looks at the clock and the host's word
+
+struct PeerGrid {
+  unsigned blocks, threads;
+};
+
+// A thread a piece while they last. Many small blocks have their first pieces under way soonest.
+inline PeerGrid GridFor(size_t pieces) {
+  const unsigned threads =
+      pieces <= kPeerBlocks * kPeerThreads / 2 ? kPeerThreads / 2 : kPeerThreads;
+  const size_t blocks = std::max<size_t>(1, (pieces + threads - 1) / threads);
+  return {static_cast<unsigned>(std::min<size_t>(blocks, kPeerBlocks)), threads};
+}
 
 __device__ __forceinline__ uint4 LoadVolatile16(const void* p) {
   uint4 x;

@@ -8,8 +8,6 @@
 namespace rootstock::kernels::cuda {
 namespace {
 
-constexpr int kMaxBlocks = 128;
-
 struct GatherPlan {
   size_t words[kMaxPeers];
   size_t begin[kMaxPeers];  // of each part in `out`, in words
@@ -39,7 +37,7 @@ __global__ void __launch_bounds__(kPeerThreads)
   GridLaunchDependents();
   const PeerCall call(group);
   if (call.dead) return;
-  const size_t first = blockIdx.x * kPeerThreads + threadIdx.x, step = gridDim.x * kPeerThreads;
+  const size_t first = blockIdx.x * blockDim.x + threadIdx.x, step = gridDim.x * blockDim.x;
   const auto pieces = [&](int r) { return max((plan.words[r] + 3) / 4, size_t{1}); };
   const size_t mine = plan.words[group.rank];
   for (size_t i = first; i < pieces(group.rank); i += step) {
@@ -75,7 +73,7 @@ __global__ void __launch_bounds__(kPeerThreads)
   const PeerCall call(group);
   if (call.dead) return;
   const size_t pieces = (words + 1) / 2;
-  const size_t first = blockIdx.x * kPeerThreads + threadIdx.x, step = gridDim.x * kPeerThreads;
+  const size_t first = blockIdx.x * blockDim.x + threadIdx.x, step = gridDim.x * blockDim.x;
   for (size_t i = first; i < pieces; i += step) {
     const bool sends = group.rank == root;
     const uint32_t a = sends ? data[2 * i] : 0,
@@ -100,7 +98,7 @@ __global__ void __launch_bounds__(kPeerThreads)
   }
 }
 
-// grid [kMaxBlocks].
+// grid [kPeerBlocks].
 __global__ void FillKernel(uint4* inbox, size_t pieces) {
   const uint4 empty = {kEmptyWord, kEmptyWord, kEmptyWord, kEmptyWord};
   for (size_t i = blockIdx.x * kPeerThreads + threadIdx.x; i < pieces;
@@ -109,15 +107,10 @@ __global__ void FillKernel(uint4* inbox, size_t pieces) {
   }
 }
 
-int BlocksFor(size_t pieces) {
-  return static_cast<int>(
-      std::clamp<size_t>((pieces + kPeerThreads - 1) / kPeerThreads, 1, kMaxBlocks));
-}
-
 }  // namespace
 
 cudaError_t ClearInbox(const PeerGroup& group, cudaStream_t stream) {
-  FillKernel<<<kMaxBlocks, kPeerThreads, 0, stream>>>(
+  FillKernel<<<kPeerBlocks, kPeerThreads, 0, stream>>>(
       reinterpret_cast<uint4*>(group.inbox[group.rank]), InboxBytes(group.buffer_bytes) / 16);
   const cudaError_t error = cudaGetLastError();
   return error != cudaSuccess ? error
@@ -135,7 +128,8 @@ cudaError_t AllGatherWords(const PeerGroup& group, const void* in, const size_t*
     plan.stride = std::max({plan.stride, (words[r] + 3) / 4, size_t{1}});
   }
   if ((group.size - 1) * plan.stride * 16 > group.buffer_bytes) return cudaErrorInvalidValue;
-  return LaunchDependent(GatherKernel, BlocksFor(plan.stride), kPeerThreads, 0, stream, 1, group,
+  const PeerGrid grid = GridFor(plan.stride);
+  return LaunchDependent(GatherKernel, grid.blocks, grid.threads, 0, stream, 1, group,
                          static_cast<const uint32_t*>(in), plan, static_cast<uint32_t*>(out));
 }
 
@@ -144,7 +138,8 @@ cudaError_t BroadcastWords(const PeerGroup& group, void* data, size_t words, int
   const size_t pieces = (words + 1) / 2;
   if (group.size == 1 || words == 0) return cudaSuccess;
   if ((group.size - 1) * pieces * 16 > group.buffer_bytes) return cudaErrorInvalidValue;
-  return LaunchDependent(BroadcastKernel, BlocksFor(pieces), kPeerThreads, 0, stream, 1, group,
+  const PeerGrid grid = GridFor(pieces);
+  return LaunchDependent(BroadcastKernel, grid.blocks, grid.threads, 0, stream, 1, group,
                          static_cast<uint32_t*>(data), words, root);
 }
 

@@ -157,7 +157,8 @@ class Cluster:
         group = Process(
             ["mpirun", "-np", str(tp_size), "--oversubscribe", "--bind-to", "none",
              BIN / "lora-worker", "--coordinator", self.address, "--model", model or self.model,
-             "--device", "cpu", "--group", group or name, "--metrics-port", "0",
+             *([] if "--device" in flags else ["--device", "cpu"]),
+             "--group", group or name, "--metrics-port", "0",
              "--port-file", self.folder / f"{name}.ports",
              "--cache-dir", self.folder / f"{name}.cache",
              *([] if "--threads" in flags else ["--threads", "1"]),
@@ -247,6 +248,14 @@ def log_softmax(logits):
     top = max(logits)
     total = math.log(sum(math.exp(x - top) for x in logits))
     return [x - top - total for x in logits]
+
+
+def num_gpus():
+    try:
+        said = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return 0
+    return sum(line.startswith("GPU ") for line in said.stdout.splitlines())
 
 
 def tp_sizes(model, most=4):

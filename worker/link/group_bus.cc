@@ -23,22 +23,6 @@ constexpr auto kYieldFor = std::chrono::microseconds(300);
 constexpr auto kFirstSleep = std::chrono::microseconds(50);
 constexpr auto kLongestSleep = std::chrono::microseconds(1000);
 
-void WaitIdle(MPI_Request* request) {
-  int done = 0;
-  const Clock::time_point start = Clock::now();
-  std::chrono::microseconds sleep = kFirstSleep;
-  for (;;) {
-    MPI_Test(request, &done, MPI_STATUS_IGNORE);
-    if (done) return;
-    if (Clock::now() - start < kYieldFor) {
-      sched_yield();
-    } else {
-      std::this_thread::sleep_for(sleep);
-      sleep = std::min(sleep * 2, kLongestSleep);
-    }
-  }
-}
-
 }  // namespace
 
 GroupBus::GroupBus(MPI_Comm comm) {
@@ -53,47 +37,70 @@ GroupBus::~GroupBus() {
   MPI_Comm_free(&status_);
 }
 
+void GroupBus::CheckPatience(Clock::time_point start) const {
+  if (!patience_.has_value() || Clock::now() - start < *patience_) return;
+  LogError("group lost: a tp_rank has not answered for ", patience_->count(), " ms");
+  MPI_Abort(MPI_COMM_WORLD, 1);
+}
+
+void GroupBus::WaitPatiently(MPI_Request* request) const {
+  if (!patience_.has_value()) {
+    MPI_Wait(request, MPI_STATUS_IGNORE);
+    return;
+  }
+  const Clock::time_point start = Clock::now();
+  int done = 0;
+  for (MPI_Test(request, &done, MPI_STATUS_IGNORE); !done;
+       MPI_Test(request, &done, MPI_STATUS_IGNORE)) {
+    sched_yield();
+    CheckPatience(start);
+  }
+}
+
 // Header and bytes: {kind, size}, then the payload.
 void GroupBus::Send(const BusMessage& message) {
   if (tp_size_ == 1) return;
   std::array<uint64_t, 2> header = {static_cast<uint64_t>(message.kind), message.bytes.size()};
   MPI_Request request;
   MPI_Ibcast(header.data(), 2, MPI_UINT64_T, 0, plans_, &request);
-  MPI_Wait(&request, MPI_STATUS_IGNORE);
-  // Below 4 MB: gRPC's limit of a message.
+  WaitPatiently(&request);
   std::string bytes = message.bytes;
-  if (!bytes.empty()) {
-    MPI_Bcast(bytes.data(), static_cast<int>(bytes.size()), MPI_BYTE, 0, plans_);
-  }
+  BroadcastPayload(bytes);
 }
 
-BusMessage GroupBus::Receive() {
+// Below 4 MB: gRPC's limit of a message.
+void GroupBus::BroadcastPayload(std::string& bytes) {
+  if (bytes.empty()) return;
+  MPI_Request request;
+  MPI_Ibcast(bytes.data(), static_cast<int>(bytes.size()), MPI_BYTE, 0, plans_, &request);
+  WaitPatiently(&request);
+}
+
+BusMessage GroupBus::Receive(bool busy) {
   std::array<uint64_t, 2> header{};
   MPI_Request request;
   MPI_Ibcast(header.data(), 2, MPI_UINT64_T, 0, plans_, &request);
-  WaitIdle(&request);
-  BusMessage message{static_cast<BusKind>(header[0]), std::string(header[1], '\0')};
-  if (!message.bytes.empty()) {
-    MPI_Bcast(message.bytes.data(), static_cast<int>(message.bytes.size()), MPI_BYTE, 0, plans_);
+  const Clock::time_point start = Clock::now();
+  std::chrono::microseconds sleep = kFirstSleep;
+  int done = 0;
+  for (MPI_Test(&request, &done, MPI_STATUS_IGNORE); !done;
+       MPI_Test(&request, &done, MPI_STATUS_IGNORE)) {
+    if (busy) CheckPatience(start);
+    if (Clock::now() - start < kYieldFor) {
+      sched_yield();
+    } else {
+      std::this_thread::sleep_for(sleep);
+      sleep = std::min(sleep * 2, kLongestSleep);
+    }
   }
+  BusMessage message{static_cast<BusKind>(header[0]), std::string(header[1], '\0')};
+  BroadcastPayload(message.bytes);
   return message;
 }
 
 absl::Status GroupBus::Agree(const absl::Status& mine) {
   std::vector<uint64_t> numbers;
   return Agree(mine, 0, numbers);
-}
-
-void GroupBus::WaitPatiently(MPI_Request* request) const {
-  int done = 0;
-  const Clock::time_point start = Clock::now();
-  for (MPI_Test(request, &done, MPI_STATUS_IGNORE); !done;
-       MPI_Test(request, &done, MPI_STATUS_IGNORE)) {
-    sched_yield();
-    if (Clock::now() - start < *patience_) continue;
-    LogError("group lost: a tp_rank has not answered for ", patience_->count(), " ms");
-    MPI_Abort(MPI_COMM_WORLD, 1);
-  }
 }
 
 absl::Status GroupBus::Agree(const absl::Status& mine, uint64_t number,
@@ -104,8 +111,8 @@ absl::Status GroupBus::Agree(const absl::Status& mine, uint64_t number,
   std::vector<std::array<uint64_t, 2>> all(tp_size_);
   MPI_Request request;
   MPI_Iallgather(said.data(), 2, MPI_UINT64_T, all.data(), 2, MPI_UINT64_T, status_, &request);
-  if (at_once && patience_.has_value()) WaitPatiently(&request);
-  MPI_Wait(&request, MPI_STATUS_IGNORE);
+  if (at_once) WaitPatiently(&request);
+  if (!at_once) MPI_Wait(&request, MPI_STATUS_IGNORE);
   int root = -1, failed = 0;  // the lowest failing rank; how many failed
   for (int r = 0; r < tp_size_; ++r) {
     numbers[r] = all[r][1];

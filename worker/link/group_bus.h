@@ -40,8 +40,9 @@ class GroupBus {
 
   // tp_rank 0.
   void Send(const BusMessage& message);
-  // The others. Waits without burning a core: at first it yields, then it sleeps up to 1 ms.
-  BusMessage Receive();
+  // The others. Waits without burning a core: at first it yields, then it sleeps up to 1 ms. busy:
+  // a step runs, whose end the leader will tell, so that patience holds.
+  BusMessage Receive(bool busy = false);
 
   // The same on every rank: OK if all are, else the lowest failing rank's status, which names the
   // rank unless all ranks failed.
@@ -50,7 +51,7 @@ class GroupBus {
   // late, so that patience holds.
   absl::Status Agree(const absl::Status& mine, uint64_t number, std::vector<uint64_t>& numbers,
                      bool at_once = false);
-  // How long a rank waits for the others to agree at once before it takes a rank for lost and
+  // How long a rank waits for one that has no reason to be late, before it takes it for lost and
   // aborts the job; without it, for ever.
   void set_patience(std::chrono::milliseconds patience) { patience_ = patience; }
   // By rank.
@@ -58,7 +59,11 @@ class GroupBus {
 
  private:
   std::string BroadcastBytes(std::string bytes, int root);
+  void BroadcastPayload(std::string& bytes);
+  // Of a message that its receivers wait for, or are about to.
   void WaitPatiently(MPI_Request* request) const;
+  // Aborts the job once patience is over.
+  void CheckPatience(std::chrono::steady_clock::time_point start) const;
 
   MPI_Comm plans_ = MPI_COMM_NULL;
   MPI_Comm status_ = MPI_COMM_NULL;

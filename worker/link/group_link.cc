@@ -17,7 +17,7 @@ namespace {
 
 absl::StatusOr<int> RunFollower(GroupBus& bus, Member& member) {
   for (;;) {
-    const BusMessage message = bus.Receive();
+    const BusMessage message = bus.Receive(/*busy=*/member.has_running());
     if (message.kind == BusKind::kExit) {
       if (!message.bytes.empty()) LogError(message.bytes);
       return message.bytes.empty() ? 0 : 1;

@@ -31,7 +31,7 @@ absl::StatusOr<std::unique_ptr<Model>> Model::Create(const ModelSpec& spec, cons
   ops.max_positions = limits.max_positions;
   ops.attention = model->shape_;
   ops.max_in = std::max({spec.hidden_size, heads_width, tp.shards[tp_rank].ffn.size()});
-  RETURN_IF_ERROR(parts.ops->Prepare(ops, [raw = model.get()] { return raw->RunStep(); }));
+  RETURN_IF_ERROR(parts.ops->Prepare(ops, [raw = model.get()] { return raw->RunCountedStep(); }));
   return model;
 }
 
@@ -99,12 +99,28 @@ absl::StatusOr<const float*> Model::Forward(const ForwardBatch& batch) {
   if (batch.token_ids.empty()) return nullptr;
   RETURN_IF_ERROR(CheckBatch(batch));
   RETURN_IF_ERROR(BeginStep(batch));
-  RETURN_IF_ERROR(parts_.ops->Run([this] { return RunStep(); }));
+  bool replayed = true;
+  RETURN_IF_ERROR(parts_.ops->Run([this, &replayed] {
+    replayed = false;
+    return RunStep();
+  }));
+  if (replayed) {
+    parts_.communicator->CountReplay(
+        collectives_[{parts_.ops->num_tokens(), parts_.ops->num_outputs()}]);
+  }
   ASSIGN_OR_RETURN(last_step_.ops, parts_.ops->EndStep());
   last_step_.distinct_adapters = lora_batch_.distinct_adapters();
   if (batch.logit_tokens.empty() || tp_rank_ != 0) return nullptr;
   const DeviceBuffer& logits = tp_.tp_size() > 1 ? logits_ : partial_logits_;
   return logits.as<const float>();
+}
+
+absl::Status Model::RunCountedStep() {
+  const CollectiveStats before = parts_.communicator->stats();
+  RETURN_IF_ERROR(RunStep());
+  collectives_[{parts_.ops->num_tokens(), parts_.ops->num_outputs()}] =
+      parts_.communicator->stats().Since(before);
+  return absl::OkStatus();
 }
 
 absl::Status Model::RunStep() {

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -63,6 +65,8 @@ class Model {
   absl::Status BeginStep(const ForwardBatch& batch);
   // All operators of the step that Ops has begun.
   absl::Status RunStep();
+  // The same, before the first step: what may be recorded and replayed.
+  absl::Status RunCountedStep();
   absl::Status RunLayer(int layer, LoraDelta& down);
   absl::Status RunAttention(int layer, LoraDelta& output);
   absl::Status RunMlp(int layer, LoraDelta& output);
@@ -92,6 +96,8 @@ class Model {
   std::vector<AdapterRun> runs_;
   std::vector<SequenceView> rows_;
   ForwardStats last_step_;
+  // Collectives of a step by Ops::num_tokens and num_outputs, where it may be replayed.
+  std::map<std::pair<int, int>, CollectiveStats> collectives_;
 };
 
 }  // namespace rootstock

@@ -22,6 +22,23 @@ double CollectiveStats::seconds() const {
   return sum;
 }
 
+CollectiveStats CollectiveStats::Since(const CollectiveStats& earlier) const {
+  CollectiveStats out;
+  for (size_t i = 0; i < counters_.size(); ++i) {
+    out.counters_[i].calls = counters_[i].calls - earlier.counters_[i].calls;
+    out.counters_[i].bytes = counters_[i].bytes - earlier.counters_[i].bytes;
+  }
+  return out;
+}
+
+void CollectiveStats::Add(const CollectiveStats& other) {
+  for (size_t i = 0; i < counters_.size(); ++i) {
+    counters_[i].calls += other.counters_[i].calls;
+    counters_[i].bytes += other.counters_[i].bytes;
+    counters_[i].seconds += other.counters_[i].seconds;
+  }
+}
+
 OwnWork::OwnWork(const CollectiveStats& stats)
     : stats_(stats), collectives_(stats.seconds()), start_(std::chrono::steady_clock::now()) {}
 

@@ -26,6 +26,9 @@ class CollectiveStats {
   const CollectiveCounters& of(CollectiveOp op) const { return counters_[static_cast<int>(op)]; }
 
   double seconds() const;  // of all
+  // Calls and bytes since `earlier`, a copy of these; no seconds.
+  CollectiveStats Since(const CollectiveStats& earlier) const;
+  void Add(const CollectiveStats& other);
 
   // Counts one call over its own lifetime.
   class Timer {

@@ -37,6 +37,8 @@ class Communicator {
   virtual void Watch() {}
 
   virtual const CollectiveStats& stats() const = 0;
+  // Calls that were recorded earlier and ran again.
+  virtual void CountReplay(const CollectiveStats& calls) {}
 };
 
 }  // namespace rootstock

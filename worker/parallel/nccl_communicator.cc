@@ -54,6 +54,7 @@ class NcclCommunicator : public Communicator {
   absl::Status Broadcast(void* data, size_t bytes, int root) override;
   void Watch() override { watchdog_->Mark(device_.stream()); }
   const CollectiveStats& stats() const override { return stats_; }
+  void CountReplay(const CollectiveStats& calls) override { stats_.Add(calls); }
 
  private:
   absl::Status JoinNccl();
@@ -254,7 +255,7 @@ std::string NcclVersion() {
 AlgorithmTable DefaultAlgorithms(int size) {
   if (size > cuda::kMaxPeers) return {};
   const uint64_t mib = uint64_t{1} << 20;
-  if (size == 2) return {2 * mib, 8 * mib};
+  if (size == 2) return {2 * mib, 16 * mib};
   if (size <= 4) return {mib / 2, 8 * mib};
   return {mib / 8, 4 * mib};
 }

@@ -56,6 +56,20 @@ TEST(ThreadCommunicator, CountsCallsAndBytes) {
   EXPECT_EQ(self->stats().of(CollectiveOp::kBroadcast).calls, 0u);
 }
 
+TEST(CollectiveStats, ReplayedCallsAddUp) {
+  const auto self = ThreadCommunicator::Self();
+  std::vector<float> data(10);
+  ASSERT_TRUE(self->AllReduceSum(data.data(), 10, DType::kF32).ok());
+  const CollectiveStats before = self->stats();
+  ASSERT_TRUE(self->AllReduceSum(data.data(), 5, DType::kF32).ok());
+  const CollectiveStats step = self->stats().Since(before);
+  CollectiveStats total = self->stats();
+  total.Add(step);
+  EXPECT_EQ(total.of(CollectiveOp::kAllReduce).calls, 3u);
+  EXPECT_EQ(total.of(CollectiveOp::kAllReduce).bytes, 80u);
+  EXPECT_EQ(step.of(CollectiveOp::kAllReduce).seconds, 0.0);
+}
+
 TEST(OwnWork, LeavesOutTheTimeInCollectives) {
   using Clock = std::chrono::steady_clock;
   constexpr std::chrono::milliseconds kInCollective(20);

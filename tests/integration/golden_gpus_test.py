@@ -1,0 +1,14 @@
+"""golden_test with a GPU a rank, at every tp_size up to the GPUs of the host."""
+
+import golden_test
+import rig
+
+
+class Goldens(golden_test.Goldens):
+    device = "cuda"
+    most_ranks = rig.num_gpus()
+
+
+if __name__ == "__main__":
+    import unittest
+    unittest.main()
