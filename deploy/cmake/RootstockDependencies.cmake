@@ -58,6 +58,6 @@ if(ROOTSTOCK_WITH_CUDA)
   if(NCCL_LIBRARY AND NCCL_INCLUDE_DIR)
     add_library(rootstock_nccl INTERFACE)
     target_include_directories(rootstock_nccl SYSTEM INTERFACE ${NCCL_INCLUDE_DIR})
-    target_link_libraries(rootstock_nccl INTERFACE ${NCCL_LIBRARY})
+    target_link_libraries(rootstock_nccl INTERFACE ${CMAKE_DL_LIBS})  # loaded at its first use
   endif()
 endif()

@@ -10,7 +10,7 @@
 
 namespace rootstock {
 
-// Whether ranks on GPUs can form a group: FAILED_PRECONDITION when this build holds no NCCL.
+// Whether ranks on GPUs can form a group: FAILED_PRECONDITION when this build or host has no NCCL.
 absl::Status CanJoinGpus();
 // "2.28.9", or "none".
 std::string NcclVersion();

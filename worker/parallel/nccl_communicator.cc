@@ -244,7 +244,14 @@ absl::Status NcclCommunicator::Broadcast(void* data, size_t bytes, int root) {
 
 }  // namespace
 
-absl::Status CanJoinGpus() { return absl::OkStatus(); }
+absl::Status CanJoinGpus() {
+  int version = 0;
+  const ncclResult_t found = ncclGetVersion(&version);
+  if (found == ncclSuccess) return absl::OkStatus();
+  return MakeError(absl::StatusCode::kFailedPrecondition, Reason::kInvalidArgument, "device",
+                   "cuda",
+                   absl::StrCat("several ranks on GPUs need NCCL: ", ncclGetErrorString(found)));
+}
 
 std::string NcclVersion() {
   int version = 0;
