@@ -56,6 +56,16 @@ __device__ __forceinline__ void PrefetchL2(const void* p) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
 }
 
+// Eight floats, as LoadL2.
+__device__ __forceinline__ void LoadL2x8(const float* p, float (&x)[8]) {
+#pragma unroll
+  for (int i = 0; i < 8; i += 4) {
+    const uint4 raw = LoadL2(p + i);
+    x[i] = __uint_as_float(raw.x), x[i + 1] = __uint_as_float(raw.y);
+    x[i + 2] = __uint_as_float(raw.z), x[i + 3] = __uint_as_float(raw.w);
+  }
+}
+
 // Eight elements at `p`, aligned to 16 bytes.
 __device__ __forceinline__ void Load8(const float* p, float (&x)[8]) {
   const float4 a = reinterpret_cast<const float4*>(p)[0];

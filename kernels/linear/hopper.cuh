@@ -70,9 +70,10 @@ __device__ __forceinline__ void MmaFence() {
 __device__ __forceinline__ void MmaCommit() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-// Until all committed products are done.
+// Until all committed products but the last kPending groups of them are done.
+template <int kPending>
 __device__ __forceinline__ void MmaWait() {
-  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
 __device__ __forceinline__ uint32_t ClusterRank() {
@@ -81,39 +82,46 @@ __device__ __forceinline__ uint32_t ClusterRank() {
   return rank;
 }
 
-// All threads of the cluster; what they wrote before is visible after it.
-__device__ __forceinline__ void ClusterSync() {
-  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
-
-// All threads of the cluster are there; orders nothing.
-__device__ __forceinline__ void ClusterMeet() {
+// A barrier of all threads of the cluster in two halves. It makes initialised barriers known, and
+// no other memory: a release would wait for all of it.
+__device__ __forceinline__ void ClusterArrive() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void ClusterWait() {
   asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
 }
 
-// At `address` of this block's shared memory, but in that of block `rank`.
-__device__ __forceinline__ float LoadRemote(uint32_t address, uint32_t rank) {
-  float v;
-  asm volatile(
-      "{.reg .b32 remote;\n"
-      "mapa.shared::cluster.u32 remote, %1, %2;\n"
-      "ld.shared::cluster.f32 %0, [remote];}\n"
-      : "=f"(v)
-      : "r"(address), "r"(rank));
-  return v;
+// What is at `address` of this block's shared memory, in that of block `rank`.
+__device__ __forceinline__ uint32_t RemoteAddress(uint32_t address, uint32_t rank) {
+  uint32_t remote;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(address), "r"(rank));
+  return remote;
 }
 
-__device__ __forceinline__ float4 LoadRemoteFour(uint32_t address, uint32_t rank) {
-  float4 v;
+// To another block's shared memory; the bytes count towards a barrier of that block.
+__device__ __forceinline__ void SendRemote(uint32_t to, uint32_t barrier, const float (&v)[4]) {
   asm volatile(
-      "{.reg .b32 remote;\n"
-      "mapa.shared::cluster.u32 remote, %4, %5;\n"
-      "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [remote];}\n"
-      : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-      : "r"(address), "r"(rank));
-  return v;
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, "
+      "[%5];" ::"r"(to),
+      "f"(v[0]), "f"(v[1]), "f"(v[2]), "f"(v[3]), "r"(barrier)
+      : "memory");
+}
+__device__ __forceinline__ void SendRemote(uint32_t to, uint32_t barrier, const float (&v)[2]) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::
+          "r"(to),
+      "f"(v[0]), "f"(v[1]), "r"(barrier)
+      : "memory");
+}
+
+__device__ __forceinline__ void LoadShared(uint32_t from, float (&v)[4]) {
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3])
+               : "r"(from)
+               : "memory");
+}
+__device__ __forceinline__ void LoadShared(uint32_t from, float (&v)[2]) {
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v[0]), "=f"(v[1]) : "r"(from) : "memory");
 }
 
 // d [64, N] += a [64, 16] · b [N, 16]ᵀ, bf16 in shared memory, by the 128 threads of a warpgroup.

@@ -12,7 +12,7 @@ namespace {
 constexpr int kSms = 132;  // the tiles' count aims at; any GPU computes the same tiles
 constexpr int kMaxTileRows = 248;
 constexpr int kMaxShared = 232448;  // bytes a block
-constexpr int kBarrierBytes = 2 * 8 * kMaxStages;
+constexpr int kBarrierBytes = 4 * 8 * kMaxStages + 16;
 // For a kernel that shares: bytes of shared memory for two small blocks of it, and the bytes of w
 // and x that are still to be loaded when it may start, which is its time.
 constexpr int kSharedRoom = 10240;
@@ -51,18 +51,22 @@ struct Launch {
   int shared_bytes = 0;
 };
 
-int StageBytes(int rows, int token_rows, int boxes) {
-  return boxes * (rows + token_rows) * kBoxRowBytes;
-}
+int BoxesBytes(int rows, int boxes) { return boxes * rows * kBoxRowBytes; }
 
 // Where a tile has fewer rows than its instructions, they read on behind it (what they make of that
-// is not stored): that much must lie behind the last stage.
-int OverRead(int rows, int token_rows, int stage_boxes) {
-  const int behind = stage_boxes * token_rows;
-  return std::max(0, MmaBlocks(rows) * kMmaRows - rows - behind) * kBoxRowBytes;
+// is not stored): that much must lie behind the ring of w.
+int OverRead(int rows, int behind) {
+  return BoxesBytes(std::max(0, MmaBlocks(rows) * kMmaRows - rows - behind), 1);
 }
 
-// Shared memory: ring | over-read | sums, unless they lie over the ring | barriers.
+// Of RankParts.
+int PartsBytes(const StreamTile& tile, int token_rows) {
+  const int groups = CeilDiv(tile.rows / 8, tile.split);
+  return (tile.split - 1) * groups * 8 * token_rows * static_cast<int>(sizeof(float));
+}
+
+// Shared memory: ring of w | ring of x | over-read | sums, unless they lie over the ring | the
+// other ranks' sums | barriers.
 Launch Plan(const LinearArgs& a, StreamTile tile, StreamRing ring, int token_rows) {
   Launch launch;
   StreamParams& p = launch.params;
@@ -75,28 +79,38 @@ Launch Plan(const LinearArgs& a, StreamTile tile, StreamRing ring, int token_row
   p.rows = tile.rows;
   p.tiles = CeilDiv(a.n, tile.rows);
   p.split = tile.split;
-  p.trigger = ring.trigger;
+  p.split_log = tile.split == 4 ? 2 : tile.split - 1;
   launch.grid = tile.split == 1 ? std::min(p.tiles, kSms) : tile.split * p.tiles;
 
   const int blocks = MmaBlocks(tile.rows);
   const int sums = token_rows * kStagePitch * static_cast<int>(sizeof(float));
   const bool over_ring = launch.grid == tile.split * p.tiles;
   p.sums_blocks = over_ring ? blocks : 1;
-  const int reserved = kBarrierBytes + (over_ring ? 0 : sums);
+  const int parts = PartsBytes(tile, token_rows);
+  const int reserved = kBarrierBytes + parts + (over_ring ? 0 : sums);
   const int own_boxes = CeilDiv(p.boxes, tile.split);
-  const auto fit = [&](int boxes) {
-    return (ring.max_bytes - reserved - OverRead(tile.rows, token_rows, boxes)) /
-           StageBytes(tile.rows, token_rows, boxes);
+  const auto x_stages = [&](int boxes) { return std::clamp(ring.x_boxes / boxes, 2, kMaxStages); };
+  const auto over_read = [&](int boxes) {
+    return OverRead(tile.rows, x_stages(boxes) * boxes * token_rows);
+  };
+  const auto w_stages = [&](int boxes) {
+    return (ring.max_bytes - reserved - over_read(boxes) -
+            BoxesBytes(token_rows, x_stages(boxes) * boxes)) /
+           BoxesBytes(tile.rows, boxes);
   };
   p.stage_boxes = std::min(ring.stage_boxes, own_boxes);
-  while (p.stage_boxes > 1 && fit(p.stage_boxes) < 2) --p.stage_boxes;
-  const int stage = StageBytes(tile.rows, token_rows, p.stage_boxes);
-  const int over_read = OverRead(tile.rows, token_rows, p.stage_boxes);
-  p.stages = std::min({fit(p.stage_boxes), ring.max_stages, kMaxStages});
-  const int ring_end = p.stages * stage + over_read;
+  while (p.stage_boxes > 1 && w_stages(p.stage_boxes) < 2) --p.stage_boxes;
+  p.w_stages = std::min({w_stages(p.stage_boxes), ring.max_stages, kMaxStages});
+  p.x_stages = x_stages(p.stage_boxes);
+  p.pace = ring.pace;
+  p.trigger = ring.trigger + std::max(0, p.w_stages - p.x_stages);
+  const int ring_end = BoxesBytes(tile.rows, p.w_stages * p.stage_boxes) +
+                       BoxesBytes(token_rows, p.x_stages * p.stage_boxes) +
+                       over_read(p.stage_boxes);
   p.sums_offset = over_ring ? 0 : RoundUp(ring_end, 16);
-  p.barrier_offset =
+  p.parts_offset =
       RoundUp(over_ring ? std::max(ring_end, blocks * sums) : p.sums_offset + sums, 16);
+  p.barrier_offset = p.parts_offset + parts;
   launch.shared_bytes = p.barrier_offset + kBarrierBytes;
   return launch;
 }
@@ -125,11 +139,17 @@ StreamTile StreamTile::For(int n, int k) {
   return {RoundUp(CeilDiv(n, kSms * waves), 8), 1};
 }
 
-// Deep stages cost fewer barriers, but the ring must hold several.
-StreamRing StreamRing::For(StreamTile tile, int token_rows) const {
+// While the ring is filled few bytes are under way, else the small kernel ahead waits for its own
+// behind them. x comes from the second cache, but slowly: it takes as much time as many weights.
+StreamRing StreamRing::For(StreamTile tile, int k, int token_rows) const {
+  constexpr int kPacedBytes = 56 << 10;
   StreamRing ring = *this;
-  const int boxes = (max_bytes - kBarrierBytes) / StageBytes(tile.rows, token_rows, 1);
-  ring.stage_boxes = boxes >= 16 ? 4 : boxes >= 6 ? 2 : 1;
+  ring.stage_boxes = tile.rows <= 128 ? 2 : 1;
+  ring.x_boxes = token_rows < 32 ? 16 : tile.rows <= 128 ? 10 : 6;
+  if (k / tile.split <= 4096) {
+    ring.pace = CeilDiv(kPacedBytes, BoxesBytes(tile.rows, ring.stage_boxes));
+  }
+  if (token_rows < 64) ring.trigger = 6;
   return ring;
 }
 
@@ -177,9 +197,9 @@ std::string StreamLinear::Run(const LinearArgs& args, cudaStream_t stream) const
   const int token_rows = TokenRows(args.m);
   StreamRing ring;
   if (args.shares) ring.max_bytes -= kSharedRoom;
-  ring = ring.For(tile, token_rows);
+  ring = ring.For(tile, args.k, token_rows);
   if (args.shares) {
-    ring.trigger = 1 + kSharedAhead / (kSms * StageBytes(tile.rows, token_rows, ring.stage_boxes));
+    ring.trigger = 1 + kSharedAhead / (kSms * BoxesBytes(tile.rows + token_rows, ring.stage_boxes));
   }
   return Run(args, tile, ring, stream);
 }

@@ -10,7 +10,7 @@ namespace rootstock::kernels::cuda {
 
 constexpr int kMaxStreamRows = 64;
 
-// How the work is cut. `rows` and `split` decide the order of sums: they come from (n, k) alone.
+// How the work is cut. This decides the order of sums: it comes from (n, k) alone.
 struct StreamTile {
   int rows = 0;   // weight rows of a block's tile, a multiple of 8, ≤ 256
   int split = 1;  // blocks that share a tile's k: 1, 2 or 4 (a cluster)
@@ -18,15 +18,17 @@ struct StreamTile {
   static StreamTile For(int n, int k);
 };
 
-// How the ring of copies is used; it does not change results.
+// How the rings of copies are used; it does not change results.
 struct StreamRing {
   int stage_boxes = 0;     // k of a stage / 64
+  int x_boxes = 8;         // of the ring of x, where that leaves two stages of w
   int max_bytes = 232448;  // of shared memory
-  int max_stages = 16;     // fewer where shared memory ends
-  int trigger = 3;         // the next kernel may start this many stages before the last load
+  int max_stages = 16;     // of w; fewer where shared memory ends
+  int pace = 16;           // stages of w under way at most while the ring is filled
+  int trigger = 3;         // the next kernel may start this many stages before the last load of w
 
-  // With stages of the size that suits. token_rows: of a box of x: 8, 16, 32 or 64.
-  StreamRing For(StreamTile tile, int token_rows) const;
+  // With what suits. token_rows: of a box of x: 8, 16, 32 or 64.
+  StreamRing For(StreamTile tile, int k, int token_rows) const;
 };
 
 class StreamLinear {

@@ -38,25 +38,32 @@ class StreamLinearTest : public testing::Test {
   std::unique_ptr<StreamLinear> stream_;
 };
 
+struct Shape {
+  int n, k;
+};
+
+class StreamLinearShapeTest : public StreamLinearTest, public testing::WithParamInterface<Shape> {};
+
 // Tiles that end inside an instruction, tails of n and k, more tiles than blocks, rings that wrap.
-TEST_F(StreamLinearTest, EveryTileAndRingGivesTheSums) {
-  struct Shape {
-    int n, k;
-  };
-  for (const auto [n, k] : {Shape{8, 8}, {203, 200}, {576, 1536}, {1000, 2048}}) {
-    for (int m : {1, 8, 13, 32, 50, 64}) {
-      TestCase c(Type::kBF16, m % 2 == 0 ? Type::kBF16 : Type::kF32, m, n, k, m == 13);
-      for (int rows : {8, 24, 64, 72, 128, 136, 248}) {
-        for (int split : {1, 2, 4}) {
-          if (k < 64 * split) continue;
-          Check(c, {rows, split}, {.stage_boxes = 1});
-          Check(c, {rows, split}, {.stage_boxes = 2, .max_stages = 2, .trigger = 0});
-          Check(c, {rows, split}, {.stage_boxes = 3, .trigger = 9});
-        }
+TEST_P(StreamLinearShapeTest, EveryTileAndRingGivesTheSums) {
+  const auto [n, k] = GetParam();
+  for (int m : {1, 8, 13, 31, 50, 64}) {
+    TestCase c(Type::kBF16, m % 2 == 0 ? Type::kBF16 : Type::kF32, m, n, k, m == 13);
+    for (int rows : {8, 24, 64, 72, 128, 136, 248}) {
+      for (int split : {1, 2, 4}) {
+        if (k < 64 * split) continue;
+        Check(c, {rows, split}, {.stage_boxes = 1});
+        Check(c, {rows, split}, {.stage_boxes = 2, .max_stages = 2, .trigger = 0});
+        Check(c, {rows, split}, {.stage_boxes = 3, .pace = 2, .trigger = 9});
+        Check(c, {rows, split}, {.stage_boxes = 1, .x_boxes = 2, .pace = 1});
       }
     }
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Shapes, StreamLinearShapeTest,
+                         testing::Values(Shape{8, 8}, Shape{203, 200}, Shape{576, 1536},
+                                         Shape{1000, 2048}));
 
 TEST_F(StreamLinearTest, ABlockWalksSeveralTiles) {
   for (int m : {5, 64}) {
@@ -69,8 +76,10 @@ TEST_F(StreamLinearTest, TheRingDoesNotChangeBits) {
   TestCase c(Type::kBF16, Type::kF32, 33, 4096, 4096, false);
   const StreamTile tile = StreamTile::For(4096, 4096);
   std::vector<float> want;
-  for (const StreamRing ring : {StreamRing{.stage_boxes = 1}, StreamRing{.stage_boxes = 4},
-                                StreamRing{.stage_boxes = 2, .max_stages = 3, .trigger = 7}}) {
+  for (const StreamRing ring :
+       {StreamRing{.stage_boxes = 1}, StreamRing{.stage_boxes = 4},
+        StreamRing{.stage_boxes = 1, .x_boxes = 3, .pace = 4},
+        StreamRing{.stage_boxes = 2, .max_stages = 3, .pace = 1, .trigger = 7}}) {
     Check(c, tile, ring);
     const std::vector<float> got = ReadOut(c.args);
     if (want.empty()) want = got;
@@ -80,7 +89,7 @@ TEST_F(StreamLinearTest, TheRingDoesNotChangeBits) {
 
 // A chain in which each kernel reads what the one before wrote, all of them dependent launches.
 TEST_F(StreamLinearTest, ADependentLaunchReadsWhatTheKernelBeforeWrote) {
-  constexpr int kM = 16, kWidth = 2048, kLinks = 12;
+  constexpr int kM = 64, kWidth = 2048, kLinks = 12;
   TestCase c(Type::kBF16, Type::kBF16, kM, kWidth, kWidth, false);
   FillRandom(Type::kBF16, c.w.get(), size_t{kWidth} * kWidth, 9, 0.05f, nullptr);
   Buffer other(size_t{2} * kM * kWidth);

@@ -1,11 +1,13 @@
 // The weight-streaming matrix product: how one block works.
 //
-// A block computes a tile of R weight rows for all tokens. A producer warp copies boxes of 64 k
-// (R rows of w, N rows of x, 128-byte swizzle) into a ring of stages; four warps multiply a stage,
-// w being the left operand (64 rows an instruction, MB instructions a tile) and x the right one
-// (N tokens), and give it back. The sums stay in registers until the tile's k is done, then go
-// through shared memory to rows of out. With a split the blocks of a cluster take a part of k each
-// and add their sums in rank order through distributed shared memory.
+// A block computes a tile of R weight rows for all tokens. One warp copies boxes of 64 k of w (R
+// rows, 128-byte swizzle) into a ring of stages, another those of x (N rows) into a ring of its
+// own: w comes from memory and needs a deep one, x from the second cache. Four warps multiply a
+// stage, w being the left operand (64 rows an instruction, MB instructions a tile) and x the right
+// one (N tokens), and give both back. The sums stay in registers until the tile's k is done, then
+// go through shared memory to rows of out. With a split the blocks of a cluster take a part of k
+// each, send each other their sums of the rows that the other stores, and add them in a fixed
+// order.
 #pragma once
 
 #include <cuda.h>
@@ -19,78 +21,123 @@ namespace rootstock::kernels::cuda {
 // What a block walks: its tiles, and of each its boxes [first, last).
 struct StreamWalk {
   __device__ explicit StreamWalk(const StreamParams& p)
-      : first_tile(blockIdx.x / p.split),
-        tile_step(gridDim.x / p.split),
-        first_box(blockIdx.x % p.split * p.boxes / p.split),
-        last_box((blockIdx.x % p.split + 1) * p.boxes / p.split),
-        tile_stages((last_box - first_box + p.stage_boxes - 1) / p.stage_boxes) {}
+      : first_tile(blockIdx.x >> p.split_log),
+        tile_step(gridDim.x >> p.split_log),
+        first_box((blockIdx.x & (p.split - 1)) * p.boxes >> p.split_log),
+        last_box(((blockIdx.x & (p.split - 1)) + 1) * p.boxes >> p.split_log) {}
 
-  int first_tile, tile_step, first_box, last_box, tile_stages;
+  int first_tile, tile_step, first_box, last_box;
 };
 
-// Stage `it` of the block's walk.
-struct StreamStage {
-  __device__ StreamStage(const StreamParams& p, const StreamWalk& walk, int it)
-      : tile(walk.first_tile + it / walk.tile_stages * walk.tile_step),
-        box(walk.first_box + it % walk.tile_stages * p.stage_boxes),
-        count(min(p.stage_boxes, walk.last_box - box)) {}
+// Place in a ring: its slot, and the parity of the round.
+struct RingPlace {
+  int slot = 0;
+  uint32_t parity = 0;
 
-  int tile, box, count;
+  __device__ __forceinline__ void Advance(int stages) {
+    if (++slot != stages) return;
+    slot = 0;
+    parity ^= 1;
+  }
 };
 
-// The copying thread. Its code is kept small, as all of this kernel's: instructions come from
-// memory that weights stream through.
-template <int N>
-__device__ void StreamLoad(const CUtensorMap* w, const CUtensorMap* x, const StreamParams& p,
-                           uint32_t ring, uint32_t full, uint32_t empty) {
+// Addresses of the rings and their barriers in shared memory.
+struct StreamRings {
+  __device__ StreamRings(const StreamParams& p, uint32_t shared, int token_rows)
+      : w(shared),
+        w_box(p.rows * kBoxRowBytes),
+        x(shared + p.w_stages * p.stage_boxes * w_box),
+        w_full(shared + p.barrier_offset),
+        w_empty(w_full + 8 * kMaxStages),
+        x_full(w_empty + 8 * kMaxStages),
+        x_empty(x_full + 8 * kMaxStages),
+        parts(shared + p.parts_offset),
+        parts_full(x_empty + 8 * kMaxStages) {}
+
+  uint32_t w, w_box, x, w_full, w_empty, x_full, x_empty, parts, parts_full;
+};
+
+// The thread that copies w. Its code is kept small, as all of this kernel's: instructions come from
+// memory that weights stream through. No kernel writes weights: a whole ring of them is on its way
+// before the kernel ahead ends.
+__device__ __forceinline__ void LoadWeights(const CUtensorMap* w, const StreamParams& p,
+                                            const StreamRings& rings) {
   const StreamWalk walk(p);
-  const uint32_t w_bytes = p.rows * kBoxRowBytes;
-  constexpr uint32_t kXBytes = N * kBoxRowBytes;
-  const uint32_t stage_bytes = p.stage_boxes * (w_bytes + kXBytes);
-  const int tiles = (p.tiles - walk.first_tile + walk.tile_step - 1) / walk.tile_step;
-  const int total = tiles * walk.tile_stages;
-  const int filled = min(total, p.stages);
-  const int trigger = max(0, total - 1 - p.trigger);
-  int slot = 0, x_slot = 0, x_it = 0;
-  uint32_t parity = 1;
+  const uint32_t stage_bytes = p.stage_boxes * rings.w_box;
+  RingPlace at{0, 1};  // in the first round the slots are free
+  bool first_round = true;
 #pragma unroll 1
-  for (int it = 0; it < total; ++it) {
-    const StreamStage s(p, walk, it);
-    BarrierWait(empty + 8 * slot, parity);  // in the first round the slots are free
-    BarrierExpect(full + 8 * slot, s.count * (w_bytes + kXBytes));
+  for (int tile = walk.first_tile; tile < p.tiles; tile += walk.tile_step) {
 #pragma unroll 1
-    for (int i = 0; i < s.count; ++i) {
-      LoadBox(ring + slot * stage_bytes + i * w_bytes, w, (s.box + i) * kBoxK, s.tile * p.rows,
-              full + 8 * slot);
-    }
-    if (++slot == p.stages) {
-      slot = 0;
-      parity ^= 1;
-    }
-    // No kernel writes weights: a whole ring of them is on its way before the kernel ahead ends.
-    if (it < filled - 1) continue;
-    if (it == filled - 1) GridDependencyWait();
+    for (int box = walk.first_box; box < walk.last_box; box += p.stage_boxes) {
+      const int count = min(p.stage_boxes, walk.last_box - box);
+      const uint32_t full = rings.w_full + 8 * at.slot;
+      if (first_round && at.slot >= p.pace) BarrierWait(full - 8 * p.pace, 0);
+      BarrierWait(rings.w_empty + 8 * at.slot, at.parity);
+      BarrierExpect(full, count * rings.w_box);
+      uint32_t to = rings.w + at.slot * stage_bytes;
 #pragma unroll 1
-    for (; x_it <= it; ++x_it) {
-      const StreamStage of_x(p, walk, x_it);
-      const uint32_t to = ring + x_slot * stage_bytes + p.stage_boxes * w_bytes;
-#pragma unroll 1
-      for (int i = 0; i < of_x.count; ++i) {
-        LoadBox(to + i * kXBytes, x, (of_x.box + i) * kBoxK, 0, full + 8 * x_slot);
+      for (int i = 0; i < count; ++i, to += rings.w_box) {
+        LoadBox(to, w, (box + i) * kBoxK, tile * p.rows, full);
       }
-      if (++x_slot == p.stages) x_slot = 0;
-      if (x_it == trigger) GridLaunchDependents();
+      at.Advance(p.w_stages);
+      first_round = first_round && at.slot > 0;
     }
+  }
+}
+
+// The thread that copies x, once the kernel ahead has ended.
+template <int N>
+__device__ __forceinline__ void LoadTokens(const CUtensorMap* x, const StreamParams& p,
+                                           const StreamRings& rings) {
+  const StreamWalk walk(p);
+  constexpr uint32_t kBox = N * kBoxRowBytes;
+  const uint32_t stage_bytes = p.stage_boxes * kBox;
+  const int tiles = (p.tiles - walk.first_tile + walk.tile_step - 1) / walk.tile_step;
+  const int tile_stages = (walk.last_box - walk.first_box + p.stage_boxes - 1) / p.stage_boxes;
+  int until_trigger = max(1, tiles * tile_stages - p.trigger);
+  RingPlace at{0, 1};
+  GridDependencyWait();
+#pragma unroll 1
+  for (int tile = walk.first_tile; tile < p.tiles; tile += walk.tile_step) {
+#pragma unroll 1
+    for (int box = walk.first_box; box < walk.last_box; box += p.stage_boxes) {
+      const int count = min(p.stage_boxes, walk.last_box - box);
+      const uint32_t full = rings.x_full + 8 * at.slot;
+      BarrierWait(rings.x_empty + 8 * at.slot, at.parity);
+      BarrierExpect(full, count * kBox);
+      uint32_t to = rings.x + at.slot * stage_bytes;
+#pragma unroll 1
+      for (int i = 0; i < count; ++i, to += kBox) LoadBox(to, x, (box + i) * kBoxK, 0, full);
+      at.Advance(p.x_stages);
+      if (--until_trigger == 0) GridLaunchDependents();
+    }
+  }
+}
+
+// The ring's barriers are there: the copying warps say so, the multiplying ones wait for it.
+__device__ __forceinline__ void ArriveStart() {
+  asm volatile("bar.arrive 2, %0;" ::"n"(kStreamThreads) : "memory");
+}
+__device__ __forceinline__ void SyncStart() {
+  asm volatile("bar.sync 2, %0;" ::"n"(kStreamThreads) : "memory");
+}
+
+__device__ __forceinline__ void InitRing(uint32_t full, uint32_t empty, int stages) {
+#pragma unroll 1
+  for (int i = 0; i < stages; ++i) {
+    BarrierInit(full + 8 * i, 1);
+    BarrierInit(empty + 8 * i, 4);  // of each multiplying warp
   }
 }
 
 // Barrier of the multiplying warps alone.
 __device__ __forceinline__ void SyncMultiplying() { asm volatile("bar.sync 1, 128;" ::: "memory"); }
 
-// Sums of a tile to out, as many instructions' at a time as have room.
+// Sums of rows [own_row, own_end) of a tile to out, as many instructions' at a time as have room.
 template <int N, int MB>
 __device__ __forceinline__ void Finish(const StreamParams& p, const float (&sums)[MB][N / 2],
-                                       float* room, int tile) {
+                                       float* room, int tile, int own_row, int own_end) {
 #pragma unroll 1
   for (int first = 0; first < MB; first += p.sums_blocks) {
     SyncMultiplying();  // all are done with the ring, or with the sums before
@@ -100,42 +147,38 @@ __device__ __forceinline__ void Finish(const StreamParams& p, const float (&sums
         PutSums<N>(sums[b], room + (b - first) * N * kStagePitch);
       }
     }
-    int first_row = first * kMmaRows;
-    int last_row = min(p.rows, (first + p.sums_blocks) * kMmaRows);
-    if (p.split == 1) {
-      SyncMultiplying();
-    } else {
-      const int groups = p.rows / 8;
-      const int rank = ClusterRank();
-      first_row = rank * groups / p.split * 8;
-      last_row = (rank + 1) * groups / p.split * 8;
-      ClusterSync();
-    }
-    StoreRows<N>(p, room, tile, first, first_row, last_row);
+    SyncMultiplying();
+    StoreRows<N>(p, room, tile, first, max(own_row, first * kMmaRows),
+                 min(own_end, (first + p.sums_blocks) * kMmaRows));
   }
-  if (p.split > 1) ClusterMeet();  // a block's sums outlive the other's reads
+}
+
+// A warp gives back a stage of both rings; 0: none.
+__device__ __forceinline__ void Release(uint32_t w_empty, uint32_t x_empty) {
+  if (threadIdx.x % 32 != 0 || w_empty == 0) return;
+  BarrierArrive(w_empty);
+  BarrierArrive(x_empty);
 }
 
 // The multiplying warps.
 template <int N, int MB>
-__device__ void StreamMultiply(const StreamParams& p, uint32_t ring, uint32_t full, uint32_t empty,
-                               float* room) {
+__device__ void StreamMultiply(const StreamParams& p, const StreamRings& rings, float* room) {
   const StreamWalk walk(p);
-  const uint32_t w_step = p.rows * kBoxRowBytes;
-  constexpr uint32_t kXStep = N * kBoxRowBytes;
-  const uint32_t stage_bytes = p.stage_boxes * (w_step + kXStep);
-  int slot = 0;
-  uint32_t parity = 0;
+  const RankParts<N> ranks(p, rings.parts, rings.parts_full);
+  constexpr uint32_t kXBox = N * kBoxRowBytes;
+  RingPlace w_at, x_at;
   for (int tile = walk.first_tile; tile < p.tiles; tile += walk.tile_step) {
     float sums[MB][N / 2] = {};
-    for (int it = 0; it < walk.tile_stages; ++it) {
-      const int count = min(p.stage_boxes, walk.last_box - walk.first_box - it * p.stage_boxes);
-      BarrierWait(full + 8 * slot, parity);
-      uint64_t w = MatrixDescriptor(ring + slot * stage_bytes);
-      uint64_t x = MatrixDescriptor(ring + slot * stage_bytes + p.stage_boxes * w_step);
+    uint32_t w_done = 0, x_done = 0;  // barriers of the stage before
+    for (int box = walk.first_box; box < walk.last_box; box += p.stage_boxes) {
+      const int count = min(p.stage_boxes, walk.last_box - box);
+      BarrierWait(rings.w_full + 8 * w_at.slot, w_at.parity);
+      BarrierWait(rings.x_full + 8 * x_at.slot, x_at.parity);
+      uint64_t w = MatrixDescriptor(rings.w + w_at.slot * p.stage_boxes * rings.w_box);
+      uint64_t x = MatrixDescriptor(rings.x + x_at.slot * p.stage_boxes * kXBox);
+      MmaFence();
 #pragma unroll 1
       for (int i = 0; i < count; ++i) {
-        MmaFence();
 #pragma unroll
         for (int k = 0; k < kBoxK / 16; ++k) {
 #pragma unroll
@@ -143,18 +186,25 @@ __device__ void StreamMultiply(const StreamParams& p, uint32_t ring, uint32_t fu
             Mma<N>::Run(sums[b], w + (b * kMmaRows * kBoxRowBytes + k * 32) / 16, x + k * 2);
           }
         }
-        MmaCommit();
-        w += w_step / 16;
-        x += kXStep / 16;
+        w += rings.w_box / 16;
+        x += kXBox / 16;
       }
-      MmaWait();
-      if (threadIdx.x % 32 == 0) BarrierArrive(empty + 8 * slot);
-      if (++slot == p.stages) {
-        slot = 0;
-        parity ^= 1;
-      }
+      MmaCommit();
+      MmaWait<1>();
+      Release(w_done, x_done);
+      w_done = rings.w_empty + 8 * w_at.slot;
+      x_done = rings.x_empty + 8 * x_at.slot;
+      w_at.Advance(p.w_stages);
+      x_at.Advance(p.x_stages);
     }
-    Finish<N, MB>(p, sums, room, tile);
+    MmaWait<0>();
+    Release(w_done, x_done);
+    if (p.split > 1) {
+      ClusterWait();  // the others' barriers are there
+      SendSums<N, MB>(ranks, sums);
+      TakeSums<N, MB>(ranks, sums);
+    }
+    Finish<N, MB>(p, sums, room, tile, ranks.own * 8, ranks.own_end * 8);
   }
 }
 
@@ -166,31 +216,37 @@ __global__ void __launch_bounds__(kStreamThreads, 1)
                  const __grid_constant__ StreamParams p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) char shared[];
-  const uint32_t ring = SharedAddress(shared);
-  const uint32_t full = ring + p.barrier_offset;
-  const uint32_t empty = full + 8 * kMaxStages;
+  const StreamRings rings(p, SharedAddress(shared), N);
   float* room = reinterpret_cast<float*>(shared + p.sums_offset);
   // Uniform in the eyes of the compiler, which else serializes the products.
   const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
-  const bool loads = threadIdx.x == kStreamThreads - 32;
-  if (loads) {
-    PrefetchMap(&w);
-    PrefetchMap(&x);
-    for (int i = 0; i < p.stages; ++i) {
-      BarrierInit(full + 8 * i, 1);
-      BarrierInit(empty + 8 * i, 4);
+  if (warp < 4) {
+    SyncStart();
+    if (p.split > 1) ClusterArrive();
+    StreamMultiply<N, MB>(p, rings, room);
+    return;
+  }
+  // The copying warps need no barrier but their own.
+  if (threadIdx.x % 32 == 0) {
+    PrefetchMap(warp == 4 ? &w : &x);
+    if (warp == 4) {
+      InitRing(rings.w_full, rings.w_empty, p.w_stages);
+    } else {
+      InitRing(rings.x_full, rings.x_empty, p.x_stages);
+      BarrierInit(rings.parts_full, 1);
+      BarrierExpect(rings.parts_full, RankParts<N>(p, 0, 0).bytes());
     }
     BarrierInitFence();
   }
-  __syncthreads();
-  if (warp == 4) {
-    if (loads) StreamLoad<N>(&w, &x, p, ring, full, empty);
-    __syncwarp();
-    if (p.split == 1) return;
-    ClusterSync();  // as Finish
-    ClusterMeet();
-  } else {
-    StreamMultiply<N, MB>(p, ring, full, empty, room);
+  __syncwarp();
+  ArriveStart();
+  if (p.split > 1) ClusterArrive();
+  if (threadIdx.x % 32 == 0) {
+    if (warp == 4) {
+      LoadWeights(&w, p, rings);
+    } else {
+      LoadTokens<N>(&x, p, rings);
+    }
   }
 #endif
 }

@@ -8,11 +8,12 @@
 
 namespace rootstock::kernels::cuda {
 
-constexpr int kStreamThreads = 160;  // four multiplying warps, one that copies
+constexpr int kStreamThreads = 192;  // four multiplying warps, one that copies w, one for x
 constexpr int kBoxK = 64;            // of a box: 128 bytes, the swizzle's span
 constexpr int kBoxRowBytes = 128;
 constexpr int kMmaRows = 64;
 constexpr int kMaxStages = 16;
+constexpr int kMaxSplit = 4;
 constexpr int kStagePitch = kMmaRows + 4;  // floats; free of bank conflicts
 
 struct StreamParams {
@@ -24,10 +25,14 @@ struct StreamParams {
   int boxes = 0;        // of the whole k
   int rows = 0;         // R, a multiple of 8
   int tiles = 0;        // of R rows
-  int split = 1;        // blocks of a cluster that share k; above 1 a block has one tile
+  int split = 1;        // blocks of a cluster that share k: 1, 2 or 4; above 1 a block has one tile
+  int split_log = 0;    // its logarithm: divisions are long code
   int stage_boxes = 0;  // boxes of w and of x a stage
-  int stages = 0;       // ≤ kMaxStages
-  int trigger = 0;      // the next kernel may start this many stages before the last one is loaded
+  int w_stages = 0;     // of the ring of w, ≤ kMaxStages
+  int x_stages = 0;     // of the ring of x behind it, ≤ kMaxStages
+  int pace = 0;         // stages of w under way at most while the ring is filled for the first time
+  int trigger = 0;      // the next kernel may start this many stages of x before the last one
+  int parts_offset = 0;  // of the other ranks' sums (AddRanks) in shared memory
   int sums_offset = 0;  // of the sums in shared memory: over the ring where it is not used any more
   int sums_blocks = 0;  // MB, or 1: the sums of how many instructions have room at once
   int barrier_offset = 0;
@@ -45,41 +50,93 @@ __device__ __forceinline__ void PutSums(const float (&sums)[N / 2], float* to) {
   }
 }
 
-// Output `from` alone; split: of all ranks, added in rank order.
-__device__ __forceinline__ float GatherOne(int split, const float* from) {
-  if (split == 1) return *from;
-  float sum = 0.0f;
-#pragma unroll 1
-  for (int rank = 0; rank < split; ++rank) {
-    const float v = LoadRemote(SharedAddress(from), rank);
-    sum = rank == 0 ? v : sum + v;
-  }
-  return sum;
+// First of the groups of 8 rows whose sums block `rank` of the cluster adds and stores; the ends
+// are those of the next rank.
+__device__ __forceinline__ int FirstGroup(const StreamParams& p, int rank) {
+  return rank * (p.rows / 8) >> p.split_log;
 }
 
-// v[j] = the eight sums at from + offsets[j], for all j at once: the loads are under way together.
-template <int J>
-__device__ __forceinline__ void Gather(int split, const float* from, const int (&offsets)[J],
-                                       float4 (&v)[J][2]) {
-  if (split == 1) {
-#pragma unroll
-    for (int j = 0; j < 2 * J; ++j) {
-      v[j / 2][j % 2] = reinterpret_cast<const float4*>(from + offsets[j / 2])[j % 2];
-    }
-    return;
+// Blocks of a cluster send each other the sums of the rows that the other one stores, straight from
+// registers: who holds a sum in one block holds it in all. A group takes kSends · 32 sends.
+template <int N>
+struct RankParts {
+  static constexpr int kFloats = N == 8 ? 2 : 4;  // of a send
+  static constexpr int kSends = N / 4 / kFloats;  // of a lane for a group of 8 rows
+  const StreamParams& p;
+  uint32_t parts, full;  // here, and at the same addresses of each block
+  int rank, most, own, own_end;
+
+  __device__ RankParts(const StreamParams& params, uint32_t at, uint32_t barrier)
+      : p(params),
+        parts(at),
+        full(barrier),
+        rank(params.split == 1 ? 0 : ClusterRank()),
+        most((params.rows / 8 + params.split - 1) >> params.split_log),
+        own(FirstGroup(params, rank)),
+        own_end(FirstGroup(params, rank + 1)) {}
+
+  // What the other ranks send here.
+  __device__ uint32_t bytes() const {
+    return (p.split - 1) * (own_end - own) * 8 * N * sizeof(float);
   }
-#pragma unroll 1
-  for (int rank = 0; rank < split; ++rank) {
-    float4 part[2 * J];
+  // The warp's group in half i % 2 of instruction i / 2.
+  __device__ int GroupOf(int i) const { return i / 2 * 8 + threadIdx.x / 32 * 2 + i % 2; }
+  __device__ int Owner(int group) const {
+    int owner = 0;
 #pragma unroll
-    for (int j = 0; j < 2 * J; ++j) {
-      part[j] = LoadRemoteFour(SharedAddress(from + offsets[j / 2] + j % 2 * 4), rank);
+    for (int r = 1; r < kMaxSplit; ++r) owner += r < p.split && group >= FirstGroup(p, r) ? 1 : 0;
+    return owner;
+  }
+  // The owner's group `index` from another rank; slot: which of the others, in order.
+  __device__ uint32_t At(int slot, int index) const {
+    return parts +
+           ((slot * most + index) * kSends * 32 + threadIdx.x % 32) * kFloats * sizeof(float);
+  }
+};
+
+// Where float f of a lane's in a group lies in the sums of an instruction; h: half of its 16 rows.
+__device__ constexpr int SumAt(int f, int h) { return f / 2 * 4 + 2 * h + f % 2; }
+
+template <int N, int MB>
+__device__ __forceinline__ void SendSums(const RankParts<N>& r, const float (&sums)[MB][N / 2]) {
+  constexpr int kFloats = RankParts<N>::kFloats;
+#pragma unroll
+  for (int i = 0; i < 2 * MB; ++i) {
+    const int group = r.GroupOf(i);
+    const int owner = r.Owner(group);
+    if (group * 8 >= r.p.rows || owner == r.rank) continue;
+    const int slot = r.rank - (r.rank > owner ? 1 : 0);
+    const uint32_t to = RemoteAddress(r.At(slot, group - FirstGroup(r.p, owner)), owner);
+    const uint32_t full = RemoteAddress(r.full, owner);
+#pragma unroll
+    for (int q = 0; q < RankParts<N>::kSends; ++q) {
+      float v[kFloats];
+#pragma unroll
+      for (int f = 0; f < kFloats; ++f) v[f] = sums[i / 2][SumAt(q * kFloats + f, i % 2)];
+      SendRemote(to + q * 32 * sizeof(v), full, v);
     }
+  }
+}
+
+// In the rows that this block stores sums become those of all ranks: own first, then in rank order.
+template <int N, int MB>
+__device__ __forceinline__ void TakeSums(const RankParts<N>& r, float (&sums)[MB][N / 2]) {
+  constexpr int kFloats = RankParts<N>::kFloats;
+  BarrierWait(r.full, 0);
+#pragma unroll 1
+  for (int slot = 0; slot < r.p.split - 1; ++slot) {
 #pragma unroll
-    for (int j = 0; j < 2 * J; ++j) {
-      float4& a = v[j / 2][j % 2];
-      const float4 b = part[j];
-      a = rank == 0 ? b : make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
+    for (int i = 0; i < 2 * MB; ++i) {
+      const int group = r.GroupOf(i);
+      if (group < r.own || group >= r.own_end) continue;
+      const uint32_t from = r.At(slot, group - r.own);
+#pragma unroll
+      for (int q = 0; q < RankParts<N>::kSends; ++q) {
+        float v[kFloats];
+        LoadShared(from + q * 32 * sizeof(v), v);
+#pragma unroll
+        for (int f = 0; f < kFloats; ++f) sums[i / 2][SumAt(q * kFloats + f, i % 2)] += v[f];
+      }
     }
   }
 }
@@ -108,7 +165,7 @@ __device__ __forceinline__ void StoreRagged(const StreamParams& p, const float* 
                                             int col) {
 #pragma unroll 1
   for (int i = 0; i < 8 && col + i < p.n; ++i) {
-    float v = GatherOne(p.split, from + i);
+    float v = from[i];
     if (p.bias != nullptr) v += p.bias[col + i];
     if (p.out_f32) {
       static_cast<float*>(p.out)[at + i] = v;
@@ -119,8 +176,8 @@ __device__ __forceinline__ void StoreRagged(const StreamParams& p, const float* 
 }
 
 // Rows [first_row, last_row) of the tile, multiples of 8, from the sums in shared memory (those of
-// instruction b at (b − first_block) · N · kStagePitch) to out; split: the ranks' sums of them.
-// Neighbouring lanes take neighbouring groups of eight rows, 8 to 32 lanes a token.
+// instruction b at (b − first_block) · N · kStagePitch) to out. Neighbouring lanes take
+// neighbouring groups of eight rows, 8 to 32 lanes a token.
 template <int N>
 __device__ __forceinline__ void StoreRows(const StreamParams& p, const float* sums, int tile,
                                           int first_block, int first_row, int last_row) {
@@ -152,7 +209,10 @@ __device__ __forceinline__ void StoreRows(const StreamParams& p, const float* su
     float4 v[kBatch][2];
 #pragma unroll
     for (int j = 0; j < kBatch; ++j) offsets[j] = min(token + j * step, p.m - 1) * kStagePitch;
-    Gather<kBatch>(p.split, from, offsets, v);
+#pragma unroll
+    for (int j = 0; j < 2 * kBatch; ++j) {
+      v[j / 2][j % 2] = reinterpret_cast<const float4*>(from + offsets[j / 2])[j % 2];
+    }
 #pragma unroll
     for (int j = 0; j < kBatch; ++j) {
       const int at = token + j * step;

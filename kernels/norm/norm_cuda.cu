@@ -4,10 +4,13 @@
 #include "kernels/lora/lora_launch.h"
 #include "kernels/norm/norm_cuda.h"
 #include "kernels/norm/norm_plain.cuh"
+#include "kernels/norm/norm_row.cuh"
 #include "kernels/norm/norm_tile.cuh"
 
 namespace rootstock::kernels::cuda {
 namespace {
+
+constexpr int kMaxRowTokens = 64;
 
 // grid [tokens].
 template <typename T>
@@ -54,6 +57,17 @@ NormCut CutOf(int n) {
   return cut.warps <= kNormMaxWarps ? cut : NormCut{};
 }
 
+// Of few tokens and without LoRA.
+bool FitsRow(const AddNormArgs& args, const NormCut& cut) {
+  return args.tokens <= kMaxRowTokens && 8 * cut.cluster * cut.warps <= kNormRowThreads;
+}
+
+void AddNormRow(const AddNormArgs& args, const NormCut& cut, cudaStream_t stream) {
+  const int threads = (8 * cut.cluster * cut.warps + 31) / 32 * 32;
+  LaunchDependent(AddNormRowKernel, args.tokens, threads, 0, stream, 1, args, cut.cluster,
+                  cut.warps);
+}
+
 template <bool kLora>
 void AddNormTile(const AddNormArgs& args, const NormCut& cut, const LoraStep& lora,
                  const LoraTargets& targets, cudaStream_t stream) {
@@ -81,6 +95,7 @@ void AddRmsNorm(const AddNormArgs& args, const LoraStep& lora, const LoraTargets
                                                                          stream);
   } else if (const NormCut cut = CutOf(args.n);
              args.rows == nullptr && cut.warps != 0 && AlignedTargets(targets, 64)) {
+    if (!with_lora && FitsRow(args, cut)) return AddNormRow(args, cut, stream);
     (with_lora ? AddNormTile<true> : AddNormTile<false>)(args, cut, lora, targets, stream);
   } else {
     (with_lora ? AddNormPlain<__nv_bfloat16, true>

@@ -20,6 +20,9 @@ void Embed(const EmbedArgs& args, cudaStream_t stream);
 
 // delta[t] += LoRA (if targets.count); residual[t] += delta[t];
 // out[i] = weight · residual[t] / sqrt(mean(residual[t]²) + eps), t = rows[i].
+// With a delta the residual may be read before the kernel ahead has ended, so that one must not
+// write it, nor may one ahead of it that did still run: between two calls with one residual lies a
+// kernel that waits before it lets its dependents start (the linear layer's does).
 struct AddNormArgs {
   Type type = Type::kBF16;        // of delta and out
   float* residual = nullptr;      // [tokens, n]

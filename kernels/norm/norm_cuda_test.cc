@@ -126,6 +126,19 @@ INSTANTIATE_TEST_SUITE_P(
                      testing::Values(Mix::kIdentical, Mix::kMixedRanks, Mix::kStacked),
                      testing::Values(Shape{257, 576, 136}, Shape{300, 512, 4096})));
 
+// Rows without an adapter have the same bits whether the launch knows of adapters or not.
+TEST(NormCudaTest, ABaseRowsBitsDoNotDependOnTheAdaptersBeside) {
+  for (const int n : {64, 576, 4096, 5120, 8192}) {
+    LoraCase c(Type::kBF16, 19, Target(64, n));
+    c.Build();
+    const NormData d = MakeNormData(Type::kBF16, 19, 64, n);
+    const NormResult base = OnGpu(c, false, d, {});
+    const NormResult beside = OnGpu(c, true, d, {});
+    EXPECT_EQ(base.residual, beside.residual) << n;
+    EXPECT_EQ(base.out, beside.out) << n;
+  }
+}
+
 TEST(NormCudaTest, WithoutDeltaTheResidualStays) {
   for (Type type : {Type::kF32, Type::kBF16}) {
     const std::vector<float> before = RandomFloats(3 * 64, 1), ones(64, 1.0f);

@@ -73,23 +73,34 @@ struct NormTokens {
     return static_cast<size_t>(token[e]) * args.n + column;
   }
 
-  __device__ __forceinline__ void Load(const LoraTile& tile, const Expand& expand, int octet,
-                                       bool live) {
+  __device__ __forceinline__ void SetTokens(const LoraTile& tile, const Expand& expand, int octet,
+                                            bool live) {
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
       token[e] = expand.template Token<kLora>(tile, octet, e);
       if (!live) token[e] = -1;
-      delta[e] = {};
-      if (token[e] < 0) continue;
-      if (args.delta != nullptr) {
-        delta[e] =
-            *reinterpret_cast<const uint4*>(static_cast<const __nv_bfloat16*>(args.delta) + At(e));
-      }
-      Load8(args.residual + At(e), x[e]);
     }
   }
 
-  // residual += delta + LoRA; squares become the lane's share of its tokens' Σ residual².
+  // Past the first cache, which may hold what was there before the residual was last written.
+  __device__ __forceinline__ void LoadResidual() {
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      if (token[e] >= 0) LoadL2x8(args.residual + At(e), x[e]);
+    }
+  }
+
+  __device__ __forceinline__ void LoadDelta() {
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      delta[e] = {};
+      if (token[e] < 0 || args.delta == nullptr) continue;
+      delta[e] =
+          *reinterpret_cast<const uint4*>(static_cast<const __nv_bfloat16*>(args.delta) + At(e));
+    }
+  }
+
+  // x += delta + LoRA; squares become the lane's share of its tokens' Σ residual².
   __device__ __forceinline__ void Add(const Expand& expand, float (&squares)[2]) {
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
@@ -103,15 +114,16 @@ struct NormTokens {
         x[e][i] += added[i];
         squares[e] += x[e][i] * x[e][i];
       }
-      if (args.delta != nullptr) Store8(args.residual + At(e), x[e]);
     }
   }
 
+  // The residual too: before the sums its way would be waited for with those of the cluster.
   __device__ __forceinline__ void Store(const float (&squares)[2], const float (&weight)[8]) {
     auto* out = static_cast<__nv_bfloat16*>(args.out);
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
       if (token[e] < 0) continue;
+      if (args.delta != nullptr) Store8(args.residual + At(e), x[e]);
       const float inverse = rsqrtf(squares[e] / static_cast<float>(args.n) + args.eps);
 #pragma unroll
       for (int i = 0; i < 8; ++i) x[e][i] = weight[i] * (x[e][i] * inverse);
@@ -149,9 +161,15 @@ __global__ void __launch_bounds__(32 * kNormMaxWarps)
       if (octet > 0) expand.SetOctet(step, octet);
       expand.LoadFirst(step, pieces);
     }
-    GridDependencyWait();
+    // With a delta the residual is older than the kernel before (norm_cuda.h). It has left the
+    // second cache, and after the wait it would queue behind the weights of the kernel that
+    // follows.
     NormTokens<kLora> tokens(args, column);
-    tokens.Load(tile, expand, octet, live);
+    tokens.SetTokens(tile, expand, octet, live);
+    if (args.delta != nullptr) tokens.LoadResidual();
+    GridDependencyWait();
+    if (args.delta == nullptr) tokens.LoadResidual();
+    tokens.LoadDelta();
     if (kLora) expand.Sum(step, targets, splits);
     float squares[2];
     tokens.Add(expand, squares);

@@ -37,6 +37,8 @@ struct RopeTokens {
   int head;
   int column;  // the lane's first of a piece
   int token[2];
+  __nv_bfloat16* out[2];
+  float cos[2][8], sin[2][8];
 
   __device__ RopeTokens(const RopeArgs& a, int h) : args(a), head(h), column(8 * Expand::Group()) {}
 
@@ -46,11 +48,45 @@ struct RopeTokens {
     return static_cast<__nv_bfloat16*>(args.qkv) + row * 64 * kPieces + column;
   }
 
-  // With LoRA registers are short: the inputs only go to the first cache.
-  __device__ __forceinline__ void Begin(const LoraTile& tile, const Expand& expand, int octet) {
+  __device__ __forceinline__ bool IsV() const {
+    return head >= args.heads.num_heads + args.heads.num_kv_heads;
+  }
+
+  __device__ __forceinline__ __nv_bfloat16* OutAt(int t) const {
+    const int kv_head = head - args.heads.num_heads;
+    if (kv_head < 0) return At(t);
+    const int at = IsV() ? kv_head - args.heads.num_kv_heads : kv_head;
+    return KvHead<__nv_bfloat16>(args, t, IsV(), at) + column;
+  }
+
+  __device__ __forceinline__ size_t AngleAt(int t) const {
+    return static_cast<size_t>(args.positions[t]) * kHalf + column % kHalf;
+  }
+
+  // What no kernel of the step writes: where the outputs lie and the angles, which after the wait
+  // would queue behind the keys that the next kernel fetches. With LoRA registers are short: the
+  // angles only go to the first cache.
+  __device__ __forceinline__ void Prepare(const LoraTile& tile, const Expand& expand, int octet) {
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
       token[e] = expand.template Token<kLora>(tile, octet, e);
+      const int t = max(token[e], 0);
+      if (!kLora) out[e] = OutAt(t);
+      if (IsV()) continue;
+      if (kLora) {
+        PrefetchL1(args.cos + AngleAt(t));
+        PrefetchL1(args.sin + AngleAt(t));
+      } else {
+        Load8(args.cos + AngleAt(t), cos[e]);
+        Load8(args.sin + AngleAt(t), sin[e]);
+      }
+    }
+  }
+
+  // After the wait. With LoRA the inputs go to the first cache while the sums are computed.
+  __device__ __forceinline__ void Begin() const {
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
 #pragma unroll
       for (int p = 0; p < kPieces; ++p) {
         if (kLora && token[e] >= 0) PrefetchL1(At(token[e]) + p * 64);
@@ -59,29 +95,29 @@ struct RopeTokens {
   }
 
   // All lanes must call it.
-  __device__ __forceinline__ void Rotate(int position, float (&x)[kPieces][8]) const {
-    const size_t angle = static_cast<size_t>(position) * kHalf + column % kHalf;
-    float c[8], s[8];
-    Load8(args.cos + angle, c);
-    Load8(args.sin + angle, s);
+  __device__ __forceinline__ void Rotate(int e, float (&x)[kPieces][8]) {
+    if (kLora) {
+      Load8(args.cos + AngleAt(max(token[e], 0)), cos[e]);
+      Load8(args.sin + AngleAt(max(token[e], 0)), sin[e]);
+    }
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
+      const float c = cos[e][i];
+      const float s = sin[e][i];
       if constexpr (kPieces == 2) {
         const float a = x[0][i];
         const float b = x[1][i];
-        x[0][i] = a * c[i] - b * s[i];
-        x[1][i] = b * c[i] + a * s[i];
+        x[0][i] = a * c - b * s;
+        x[1][i] = b * c + a * s;
       } else {
         const float other = __shfl_xor_sync(~0u, x[0][i], 16);
-        x[0][i] = x[0][i] * c[i] + (column < kHalf ? -other : other) * s[i];
+        x[0][i] = x[0][i] * c + (column < kHalf ? -other : other) * s;
       }
     }
   }
 
-  __device__ __forceinline__ void Store(const Expand& expand) const {
-    const int kv_head = head - args.heads.num_heads;
-    const bool is_v = kv_head >= args.heads.num_kv_heads;
-    const float* norm = kv_head < 0 ? args.q_norm : args.k_norm;
+  __device__ __forceinline__ void Store(const Expand& expand) {
+    const float* norm = head < args.heads.num_heads ? args.q_norm : args.k_norm;
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
       if (!__any_sync(~0u, token[e] >= 0)) continue;
@@ -94,18 +130,14 @@ struct RopeTokens {
           if (kLora) x[p][i] += expand.Delta(p, i, e);
         }
       }
-      if (!is_v) {
+      if (!IsV()) {
         if (norm != nullptr) NormHead<kPieces>(norm, args.eps, column, x);
-        Rotate(token[e] < 0 ? 0 : args.positions[token[e]], x);
+        Rotate(e, x);
       }
       if (token[e] < 0) continue;
-      __nv_bfloat16* out = At(token[e]);
-      if (kv_head >= 0) {
-        const int at = is_v ? kv_head - args.heads.num_kv_heads : kv_head;
-        out = KvHead<__nv_bfloat16>(args, token[e], is_v, at) + column;
-      }
+      if (kLora) out[e] = OutAt(token[e]);
 #pragma unroll
-      for (int p = 0; p < kPieces; ++p) Store8(out + p * 64, x[p]);
+      for (int p = 0; p < kPieces; ++p) Store8(out[e] + p * 64, x[p]);
     }
   }
 };
@@ -139,12 +171,14 @@ __global__ void __launch_bounds__(32 * kRopeWarps, 4)
       expand.LoadFirst(step, pieces);
       if (walk.at + 1 < walk.end) expand.PrefetchNext(step, 64 * kPieces);
     }
-    GridDependencyWait();
     RopeTokens<kLora, kPieces> tokens(args, head);
+    tokens.Prepare(tile, expand, 0);
+    GridDependencyWait();
     for (int octet = 0; octet * 8 < tile.count; ++octet) {
       if (kLora && tile.count > 8) expand.SetOctet(step, octet);
       if (kLora && octet > 0) expand.LoadFirst(step, pieces);
-      tokens.Begin(tile, expand, octet);
+      if (octet > 0) tokens.Prepare(tile, expand, octet);
+      tokens.Begin();
       if (kLora) expand.Sum(step, targets, splits);
       tokens.Store(expand);
     }
