@@ -43,7 +43,7 @@ struct RingPlace {
 
 // Addresses of the rings and their barriers in shared memory.
 struct StreamRings {
-  __device__ StreamRings(const StreamParams& p, uint32_t shared, int token_rows)
+  __device__ StreamRings(const StreamParams& p, uint32_t shared)
       : w(shared),
         w_box(p.rows * kBoxRowBytes),
         x(shared + p.w_stages * p.stage_boxes * w_box),
@@ -208,15 +208,15 @@ __device__ void StreamMultiply(const StreamParams& p, const StreamRings& rings, 
   }
 }
 
-// Grid: split · tiles blocks, or fewer that walk the tiles; block: kStreamThreads; split 2:
-// clusters of 2. Only on sm_90a.
+// Grid: split · tiles blocks, or fewer that walk the tiles; block: kStreamThreads; clusters of
+// `split`. Only on sm_90a.
 template <int N, int MB>
 __global__ void __launch_bounds__(kStreamThreads, 1)
     StreamKernel(const __grid_constant__ CUtensorMap w, const __grid_constant__ CUtensorMap x,
                  const __grid_constant__ StreamParams p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) char shared[];
-  const StreamRings rings(p, SharedAddress(shared), N);
+  const StreamRings rings(p, SharedAddress(shared));
   float* room = reinterpret_cast<float*>(shared + p.sums_offset);
   // Uniform in the eyes of the compiler, which else serializes the products.
   const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
