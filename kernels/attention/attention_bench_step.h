@@ -21,10 +21,11 @@ constexpr int kBenchLayers = 32;
 struct Measured {
   const char* name = "";
   HeadShape heads;
-  int rows = 0, q_len = 1, kv_len = 0;
+  int rows = 0, q_len = 1, kv_len = 1024;
   bool ragged = false;  // contexts from 1 to 2 · kv_len - 1
   int page_tokens = 16;
-  int pool_gb = 0;  // pages are random ones of a pool of so many GB; 0: no more than are used
+  int pool_gb = 0;      // pages are random ones of a pool of so many GB; 0: no more than are used
+  double bound_us = 0;  // of decode in a step; 0: none
 };
 
 // Report and end the program.
@@ -67,7 +68,7 @@ class BenchStep {
   size_t qkv_elements = 0;
   __nv_bfloat16* qkv = nullptr;
   __nv_bfloat16* out = nullptr;
-  const int32_t* positions = nullptr;    // [rows]: of decode
+  const int32_t* positions = nullptr;     // [rows]: of decode
   const uint32_t* token_pages = nullptr;  // [rows]: the page of that position
   int max_positions = 0;
   AttentionBatch batch;

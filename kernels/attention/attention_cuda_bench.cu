@@ -1,16 +1,18 @@
-// Times of paged attention: one JSON object a line. KV is read from 32 layers in turn, which is
-// more than the L2 cache holds.
+// Times of paged attention, as JSON (docs/benchmarks). KV is read from 32 layers in turn, which is
+// more than the L2 cache holds. Decode is measured alone and between the kernels that a decode step
+// has beside it: what it adds to them.
 #include <cuda_runtime.h>
 
 #include <algorithm>
-#include <cstring>
+#include <ctime>
 
 #include "kernels/attention/attention_bench_step.h"
 
 namespace rootstock::kernels::cuda {
 namespace {
 
-constexpr double kReadBytesPerUs = 4.39e6;  // what a plain read kernel gets on an H200
+constexpr int kSmallPoolGb = 16, kLargePoolGb = 110;
+constexpr double kPoolBound = 1.03;
 
 // What a layer of the graph holds.
 enum class Layer { kAttention, kNeighbours, kAll };
@@ -56,65 +58,141 @@ double MicrosecondsALayer(PagedAttention& attention, const BenchStep& step, Neig
   return times[times.size() / 2] * 1000.0 / kBenchLayers;
 }
 
-// Prints the case; returns µs a layer.
-double Measure(const Measured& m, const Pool& pool) {
-  const BenchStep step(m, pool);
-  std::string error;
-  const auto attention = MakePagedAttention(step.shapes, &error);
-  Check(error);
-  const double us = MicrosecondsALayer(*attention, step, nullptr, Layer::kAttention);
-  std::printf(
-      "{\"case\": \"%s\", \"heads\": \"%d/%d\", \"head_dim\": %d, \"rows\": %d, \"kv_len\": %d, "
-      "\"pool_gb\": %d, \"us\": %.2f, ",
-      m.name, m.heads.num_heads, m.heads.num_kv_heads, m.heads.head_dim, m.rows, m.kv_len,
-      m.pool_gb, us);
-  if (m.q_len == 1) {
-    Neighbours neighbours(step);
-    const double all = MicrosecondsALayer(*attention, step, &neighbours, Layer::kAll);
-    const double others = MicrosecondsALayer(*attention, step, &neighbours, Layer::kNeighbours);
-    std::printf("\"read_us\": %.2f, \"step_us\": %.2f, \"layer_us\": %.2f}\n",
-                step.KvBytes() / kReadBytesPerUs, all - others, all);
-  } else {
-    std::printf("\"q_len\": %d, \"tflops\": %.1f}\n", m.q_len, step.Flops(m) / us * 1e-6);
+// A JSON list on stdout. One thread.
+class Report {
+ public:
+  explicit Report(std::string command, std::string commit)
+      : command_(std::move(command)), commit_(std::move(commit)) {
+    cudaDeviceProp device;
+    Check(cudaGetDeviceProperties(&device, 0));
+    machine_ = device.name;
+    const std::time_t now = std::time(nullptr);
+    std::strftime(date_, sizeof date_, "%Y-%m-%d", std::gmtime(&now));
   }
-  std::fflush(stdout);
-  return us;
+  ~Report() { std::printf("%s\n]\n", first_ ? "[" : ""); }
+  Report(const Report&) = delete;
+  Report& operator=(const Report&) = delete;
+
+  // bound 0: none.
+  void Add(const std::string& name, double value, const char* better, const char* unit,
+           double bound = 0) {
+    std::printf("%s\n {\"case\": \"%s\", \"value\": %.3f, ", first_ ? "[" : ",", name.c_str(),
+                value);
+    if (bound > 0) std::printf("\"goal\": \"decode attention\", \"bound\": %g, ", bound);
+    std::printf(
+        "\"better\": \"%s\", \"unit\": \"%s\", \"machine\": \"%s\", \"date\": \"%s\", "
+        "\"commit\": \"%s\", \"command\": \"%s\"}",
+        better, unit, machine_.c_str(), date_, commit_.c_str(), command_.c_str());
+    std::fflush(stdout);
+    first_ = false;
+  }
+
+ private:
+  std::string command_, commit_, machine_;
+  char date_[16] = "";
+  bool first_ = true;
+};
+
+std::string NameOf(const Measured& m) {
+  std::string name = std::string(m.name) + " heads=" + std::to_string(m.heads.num_heads) + "/" +
+                     std::to_string(m.heads.num_kv_heads) + "x" + std::to_string(m.heads.head_dim) +
+                     " rows=" + std::to_string(m.rows) + " context=" + std::to_string(m.kv_len);
+  if (m.page_tokens != 16) name += " page=" + std::to_string(m.page_tokens);
+  if (m.pool_gb != 0) name += " pool=" + std::to_string(m.pool_gb) + " GB";
+  return name;
+}
+
+std::unique_ptr<PagedAttention> MakeFor(const BenchStep& step) {
+  std::string error;
+  auto attention = MakePagedAttention(step.shapes, &error);
+  Check(error);
+  return attention;
+}
+
+void Measure(const Measured& m, const Pool& pool, Report& report) {
+  const BenchStep step(m, pool);
+  const auto attention = MakeFor(step);
+  const double us = MicrosecondsALayer(*attention, step, nullptr, Layer::kAttention);
+  if (m.q_len > 1) {
+    return report.Add(NameOf(m), step.Flops(m) / us * 1e-6, "higher", "TFLOP/s");
+  }
+  report.Add(NameOf(m) + " alone", us, "lower", "us");
+  Neighbours neighbours(step);
+  const double all = MicrosecondsALayer(*attention, step, &neighbours, Layer::kAll);
+  const double others = MicrosecondsALayer(*attention, step, &neighbours, Layer::kNeighbours);
+  report.Add(NameOf(m) + " in a step", all - others, "lower", "us", m.bound_us);
+}
+
+// Pages anywhere in a large pool against a small one.
+void MeasurePools(const Measured& m, const Pool& pool, Report& report) {
+  double us[2] = {};
+  for (int i = 0; i < 2; ++i) {
+    Measured of = m;
+    of.pool_gb = i == 0 ? kSmallPoolGb : kLargePoolGb;
+    const BenchStep step(of, pool);
+    us[i] = MicrosecondsALayer(*MakeFor(step), step, nullptr, Layer::kAttention);
+    report.Add(NameOf(of), us[i], "lower", "us");
+  }
+  report.Add(NameOf(m) + " 110 GB / 16 GB", us[1] / us[0], "lower", "ratio", kPoolBound);
+}
+
+struct Case {
+  Measured measured;
+  void (*measure)(const Measured& m, const Pool& pool, Report& report) = Measure;
+};
+
+std::vector<Case> Cases() {
+  const HeadShape k8B = {32, 8, 128}, k13B = {40, 40, 128}, kSmall = {32, 8, 64};
+  std::vector<Case> cases = {{{.name = "decode", .heads = k8B, .rows = 1, .bound_us = 6}},
+                             {{.name = "decode", .heads = k8B, .rows = 16, .bound_us = 19}},
+                             {{.name = "decode", .heads = k8B, .rows = 64, .bound_us = 67}}};
+  const auto add = [&](Measured m) { cases.push_back({m}); };
+  for (int rows : {4, 32, 256}) add({.name = "decode", .heads = k8B, .rows = rows});
+  for (int rows : {1, 16, 64}) add({.name = "decode", .heads = k8B, .rows = rows, .kv_len = 1030});
+  for (int rows : {1, 64}) add({.name = "decode", .heads = k8B, .rows = rows, .page_tokens = 32});
+  for (int rows : {16, 64}) {
+    add({.name = "decode ragged", .heads = k8B, .rows = rows, .ragged = true});
+  }
+  for (int rows : {1, 16}) add({.name = "decode", .heads = k8B, .rows = rows, .kv_len = 16384});
+  for (int rows : {1, 16, 64}) add({.name = "decode", .heads = k13B, .rows = rows});
+  for (int rows : {1, 16, 64}) add({.name = "decode", .heads = kSmall, .rows = rows});
+  for (const HeadShape& heads : {k8B, kSmall}) {
+    for (int kv_len : {2048, 8192}) {
+      add({.name = "prefill", .heads = heads, .rows = 1, .q_len = 2048, .kv_len = kv_len});
+    }
+  }
+  add({.name = "prefill 16 prompts", .heads = k8B, .rows = 16, .q_len = 1024});
+  cases.push_back({{.name = "pool", .heads = k8B, .rows = 64}, MeasurePools});
+  cases.push_back({{.name = "pool", .heads = k8B, .rows = 256, .kv_len = 480}, MeasurePools});
+  return cases;
+}
+
+int Run(int argc, char** argv) {
+  std::string command = "kernels_attention_cuda_bench", commit = "unknown", only;
+  for (int i = 1; i < argc; ++i) {
+    command += std::string(" ") + argv[i];
+    if (std::string(argv[i]) == "--commit" && i + 1 < argc) {
+      commit = argv[++i];
+    } else {
+      only = argv[i];
+    }
+  }
+  size_t free = 0, all = 0;
+  Check(cudaMemGetInfo(&free, &all));
+  const size_t others = size_t{8} << 30;
+  if (free < 2 * others) Check(std::string("too little memory"));
+  const Pool pool(free - others);
+  Report report(command, commit);
+  for (const Case& c : Cases()) {
+    if (std::string(c.measured.name).find(only) != std::string::npos) {
+      c.measure(c.measured, pool, report);
+    }
+  }
+  return 0;
 }
 
 }  // namespace
 }  // namespace rootstock::kernels::cuda
 
-// An argument: only cases whose name holds it.
-int main(int argc, char** argv) {
-  using rootstock::kernels::cuda::HeadShape;
-  using rootstock::kernels::cuda::Measured;
-  const HeadShape k8B = {32, 8, 128}, k13B = {40, 40, 128}, kSmall = {32, 8, 64};
-  std::vector<Measured> cases;
-  for (int kv_len : {1024, 1030, 1088}) {
-    for (int rows : {1, 16, 64, 256}) cases.push_back({"decode", k8B, rows, 1, kv_len});
-  }
-  for (int gb : {9, 16, 32, 64, 110}) {
-    for (int rows : {1, 16, 64}) cases.push_back({"pool", k8B, rows, 1, 1024, false, 16, gb});
-    cases.push_back({"pool", k8B, 256, 1, 480, false, 16, gb});
-  }
-  for (int rows : {1, 16, 64})
-    cases.push_back({"decode pages of 32", k8B, rows, 1, 1024, false, 32});
-  for (int rows : {16, 64}) cases.push_back({"decode ragged", k8B, rows, 1, 1024, true});
-  for (int rows : {1, 16}) cases.push_back({"decode", k8B, rows, 1, 16384});
-  for (int rows : {1, 16, 64}) cases.push_back({"decode", k13B, rows, 1, 1024});
-  for (int rows : {1, 16, 64}) cases.push_back({"decode", kSmall, rows, 1, 1024});
-  for (int kv_len : {2048, 8192}) {
-    cases.push_back({"prefill", k8B, 1, 2048, kv_len});
-    cases.push_back({"prefill", kSmall, 1, 2048, kv_len});
-  }
-  cases.push_back({"prefill 16 prompts", k8B, 16, 1024, 1024});
-  size_t free = 0, all = 0;
-  rootstock::kernels::cuda::Check(cudaMemGetInfo(&free, &all));
-  const rootstock::kernels::cuda::Pool pool(free - (size_t{8} << 30));
-  const std::string only = argc > 1 ? argv[1] : "";
-  for (const Measured& m : cases) {
-    if (std::string(m.name).find(only) != std::string::npos) {
-      rootstock::kernels::cuda::Measure(m, pool);
-    }
-  }
-}
+// [--commit COMMIT] [NAME]: only cases whose name holds it.
+int main(int argc, char** argv) { return rootstock::kernels::cuda::Run(argc, argv); }

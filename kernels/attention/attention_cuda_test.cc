@@ -143,18 +143,24 @@ TEST(AttentionCudaTest, DecodeOfEveryGroup) {
   }
 }
 
-// More work than one wave of blocks, so that blocks take several chunks and share rows.
+// More work than one wave of blocks, so that blocks take several chunks and share rows: of long
+// rows, and of short ones whose ends lie close to one another.
 TEST(AttentionCudaTest, DecodeOfManyRows) {
-  std::vector<CaseRow> rows;
+  std::vector<CaseRow> rows, short_rows;
   for (int i = 0; i < 100; ++i) {
     rows.push_back({1, i % 9 == 4 ? 0 : 1 + 97 * i % 1300, static_cast<uint32_t>(i)});
+  }
+  for (int i = 0; i < 250; ++i) {
+    short_rows.push_back({1, 1 + 29 * i % 300, static_cast<uint32_t>(i)});
   }
   for (const CaseShape& shape : {CaseShape{Type::kBF16, {8, 2, 128}, 16},
                                  {Type::kBF16, {16, 2, 128}, 16},
                                  {Type::kBF16, {6, 2, 64}, 32}}) {
-    AttentionCase test(shape, rows);
-    ASSERT_EQ(RunBest(test), "") << Name(shape);
-    EXPECT_LT(test.Error(), kBf16Bound) << Name(shape);
+    for (const auto& of : {rows, short_rows}) {
+      AttentionCase test(shape, of);
+      ASSERT_EQ(RunBest(test), "") << Name(shape);
+      EXPECT_LT(test.Error(), kBf16Bound) << Name(shape) << ", " << of.size() << " rows";
+    }
   }
 }
 

@@ -1,6 +1,7 @@
 #include <cmath>
 
 #include "kernels/attention/decode_cuda.h"
+#include "kernels/attention/decode_feed.cuh"
 #include "kernels/attention/decode_fold.cuh"
 #include "kernels/attention/decode_schedule.cuh"
 #include "kernels/attention/decode_tile.cuh"
@@ -10,44 +11,30 @@
 namespace rootstock::kernels::cuda {
 namespace {
 
+template <int kDim>
+size_t SharedBytes(int group, int rows) {
+  return TileExchange<kDim>::Bytes(group) + TileFeed<kDim>::Ring::Bytes(kWarps) +
+         ScheduleBytes(rows);
+}
+
 struct DecodeArgs {
   AttentionRows rows;
   int num_rows;
   HeadShape heads;
-  const __nv_bfloat16* layer;  // of page 0
-  size_t page_elements;
-  int page_tokens;
+  PageReader pages;
   const __nv_bfloat16* qkv;  // [tokens, (num_heads + 2 · num_kv_heads) · head_dim]
   __nv_bfloat16* out;        // [tokens, num_heads · head_dim]
   FoldMemory memory;
   float scale;  // log2(e) / sqrt(head_dim)
 };
 
-// A tile to be loaded: its page id is on its way.
-struct Pending {
-  int page = 0, offset = 0;  // elements within the page's keys
-  int valid = 0;
-};
-
-__device__ __forceinline__ Pending Find(const DecodeArgs& a, const Schedule& s, const Cursor& c) {
-  const int start = c.chunk * kChunk + threadIdx.x / 32 * kTile;
-  Pending p;
-  p.valid = min(max(s.kv_len[c.row] - start, 0), kTile);
-  if (p.valid == 0) return p;
-  p.page = a.rows.page_ids[s.page_begin[c.row] + start / a.page_tokens];
-  p.offset = (start % a.page_tokens * a.heads.num_kv_heads + c.kv_head) * a.heads.head_dim;
-  return p;
-}
-
-__device__ __forceinline__ TilePlace Place(const DecodeArgs& a, const Pending& p) {
-  return {a.layer + p.page * a.page_elements + p.offset, p.valid};
-}
-
-// Outputs of pads are 0.
+// Outputs of pads are 0. The first block waits in any case (pdl.cuh).
 __device__ void ClearPads(const DecodeArgs& a, const Schedule& s) {
+  if (blockIdx.x == 0) GridDependencyWait();
   const int width = a.heads.num_heads * a.heads.head_dim;
   for (int r = blockIdx.x; r < a.num_rows; r += gridDim.x) {
     if (s.kv_len[r] != 0) continue;
+    GridDependencyWait();
     const int first = a.rows.q_begin[r] * width / 8, last = a.rows.q_begin[r + 1] * width / 8;
     for (int i = first + threadIdx.x; i < last; i += kDecodeThreads) {
       reinterpret_cast<uint4*>(a.out)[i] = make_uint4(0, 0, 0, 0);
@@ -55,82 +42,76 @@ __device__ void ClearPads(const DecodeArgs& a, const Schedule& s) {
   }
 }
 
+// The warp's tile of a chunk, to `exchange`.
+template <int kDim>
+__device__ __forceinline__ void SumTile(TileFeed<kDim>& feed, TileRegisters<kDim>& r, float scale,
+                                        TileExchange<kDim>& exchange) {
+  const int valid = feed.Next();
+  TileSums<kDim> sums;
+  uint32_t weights[2];
+  if (valid > 0) {
+    float score[4];
+    feed.TakeKeys(r);
+    TileScores(r, valid, scale, score);
+    feed.CopyKeys();
+    TileWeights(score, sums, weights);
+    feed.TakeValues(r);
+    TileValues(r, weights, sums);
+  } else {
+    feed.CopyKeys();
+  }
+  feed.CopyValues();
+  __syncthreads();
+  if (valid > 0) {
+    exchange.Put(sums);
+  } else {
+    exchange.PutNothing();
+  }
+}
+
 // out = softmax(q · kᵀ / sqrt(head_dim)) · v of rows with one query. Grid: any number of blocks,
 // each takes its share of the chunks. A warp takes a tile of each chunk; tiles are summed through
-// shared memory; what other blocks must know goes through global memory (decode_fold.cuh).
+// shared memory; what other blocks must know goes through global memory (decode_fold.cuh). The next
+// kernel may start at once: its blocks find room where ours have ended.
 template <int kDim, int kUnits>
-__global__ void __launch_bounds__(kDecodeThreads, kDim == 128 ? 3 : 4)
-    DecodeKernel(const DecodeArgs a) {
+__global__ void __launch_bounds__(kDecodeThreads, 3)
+    DecodeKernel(const __grid_constant__ DecodeArgs a) {
   extern __shared__ float4 shared[];
+  GridLaunchDependents();
   const int group = a.heads.num_heads / a.heads.num_kv_heads, kv_heads = a.heads.num_kv_heads;
   TileExchange<kDim> exchange(shared, group);
-  const Schedule s = ScheduleAt(exchange.end(), a.num_rows);
-  ReadSchedule(a.rows, a.num_rows, s);
-  const unsigned total = s.chunks_before[a.num_rows] * kv_heads;
+  std::byte* ring = static_cast<std::byte*>(exchange.end());
+  Schedule s = ScheduleAt(ring + TileFeed<kDim>::Ring::Bytes(kWarps), a.num_rows);
+  ReadSchedule(a.rows, a.num_rows, kv_heads, s);
+  const unsigned total = s.places_before[a.num_rows] * kv_heads;
   const Shares shares = {total, min(gridDim.x, total)};
-  if (blockIdx.x >= shares.blocks) {
-    GridDependencyWait();
-    return ClearPads(a, s);
-  }
-  const int begin = shares.Begin(blockIdx.x), end = shares.Begin(blockIdx.x + 1);
-  const int row_stride = kv_heads * kDim, to_values = a.page_tokens * row_stride;
-  const size_t q_width = static_cast<size_t>(a.heads.num_heads + 2 * kv_heads) * kDim;
+  if (blockIdx.x >= shares.blocks) return ClearPads(a, s);
+  Cursor at = CursorAt(s, a.num_rows, kv_heads, shares.Begin(blockIdx.x));
+  const int end = shares.Begin(blockIdx.x + 1);
+  if (at.place(s) >= end) return ClearPads(a, s);
 
-  Cursor at = CursorAt(s, a.num_rows, kv_heads, begin), ahead = at;
-  TileRegisters<kDim> r;
-  TilePlace here = Place(a, Find(a, s, ahead));
-  // This step's keys are the last of each row; all others are older than the kernel before.
-  if (at.chunk + 1 == at.chunks) GridDependencyWait();
-  if (here.valid > 0) {
-    LoadKeys(here, row_stride, r);
-    LoadValues(here, row_stride, to_values, r);
-  }
-  Pending pending;
-  if (begin + 1 < end) {
-    Advance(s, a.num_rows, kv_heads, ahead);
-    pending = Find(a, s, ahead);
-  }
-  GridDependencyWait();
+  TileFeed<kDim> feed(a.pages, s, a.num_rows, at, end, ring);
+  feed.Begin();
   ClearPads(a, s);
-
-  Fold<kDim, kUnits> fold(a.memory, shares, a.heads, s.token, a.out, s.scratch);
-  const Piece front = PieceAt(at, begin, end);
+  GridDependencyWait();
+  feed.CopyFresh();
+  TileRegisters<kDim> r;
+  Fold<kDim, kUnits> fold(a.memory, shares, s, a.heads, a.out);
+  const Piece front = PieceAt(s, at, end);
   Piece piece = front;
-  for (int place = begin; place < end; ++place) {
-    if (place == begin || at.chunk == 0) {
-      piece = PieceAt(at, place, end);
+  const size_t q_width = static_cast<size_t>(a.heads.num_heads + 2 * kv_heads) * kDim;
+  for (bool first = true; at.place(s) < end; first = false) {
+    if (first || at.chunk == 0) {
+      piece = PieceAt(s, at, end);
       LoadQueries(a.qkv + s.token[at.row] * q_width + at.kv_head * group * kDim, group, r);
     }
-    const TilePlace next = Place(a, pending);
-    const bool more = pending.valid > 0;
-    if (here.valid > 0) {
-      TileSums<kDim> sums;
-      float score[4];
-      uint32_t weights[2];
-      TileScores(r, here.valid, a.scale, score);
-      if (more) LoadKeys(next, row_stride, r);
-      TileWeights(score, sums, weights);
-      TileValues(r, weights, sums);
-      if (more) LoadValues(next, row_stride, to_values, r);
-      exchange.Put(place, sums);
-    } else {
-      if (more) LoadKeys(next, row_stride, r);
-      if (more) LoadValues(next, row_stride, to_values, r);
-      exchange.PutNothing(place);
-    }
-    here = next;
-    pending.valid = 0;
-    if (place + 2 < end) {
-      Advance(s, a.num_rows, kv_heads, ahead);
-      pending = Find(a, s, ahead);
-    }
+    SumTile(feed, r, a.scale, exchange);
     __syncthreads();
     PartsOf<kUnits> chunk;
-    exchange.Take(place, chunk);
+    exchange.Take(chunk);
     fold.Add(piece, at.chunk, chunk);
     Advance(s, a.num_rows, kv_heads, at);
   }
-  GridLaunchDependents();
   fold.Finish(front, piece);
 }
 
@@ -142,10 +123,9 @@ struct Choice {
 Choice Choose(const AttentionShapes& shapes, int rows) {
   const int group = shapes.heads.num_heads / shapes.heads.num_kv_heads;
   if (shapes.heads.head_dim == 64) {
-    return {DecodeKernel<64, 1>, TileExchange<64>::Bytes(group) + ScheduleBytes(rows)};
+    return {DecodeKernel<64, 1>, SharedBytes<64>(group, rows)};
   }
-  return {group <= 4 ? DecodeKernel<128, 1> : DecodeKernel<128, 2>,
-          TileExchange<128>::Bytes(group) + ScheduleBytes(rows)};
+  return {group <= 4 ? DecodeKernel<128, 1> : DecodeKernel<128, 2>, SharedBytes<128>(group, rows)};
 }
 
 size_t Align(size_t bytes) { return (bytes + 255) / 256 * 256; }
@@ -224,9 +204,9 @@ cudaError_t DecodeAttention::Run(const AttentionBatch& batch, const PagedKv& kv,
   args.rows = batch.device;
   args.num_rows = batch.num_rows;
   args.heads = shapes_.heads;
-  args.layer = reinterpret_cast<const __nv_bfloat16*>(kv.slab + kv.layer_offset);
-  args.page_elements = kv.page_bytes / 2;
-  args.page_tokens = kv.page_tokens;
+  args.pages = {reinterpret_cast<const __nv_bfloat16*>(kv.slab + kv.layer_offset),
+                kv.page_bytes / 2, batch.device.page_ids, kv.page_tokens,
+                shapes_.heads.num_kv_heads};
   args.qkv = static_cast<const __nv_bfloat16*>(qkv);
   args.out = static_cast<__nv_bfloat16*>(out);
   args.memory = {reinterpret_cast<float4*>(workspace_),

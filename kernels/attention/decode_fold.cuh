@@ -38,20 +38,21 @@ struct SectionShare {
 template <int kDim, int kUnits>
 class Fold {
  public:
-  __device__ Fold(const FoldMemory& memory, const Shares& shares, const HeadShape& heads,
-                  const int* tokens, __nv_bfloat16* out, int* scratch)
+  __device__ Fold(const FoldMemory& memory, const Shares& shares, const Schedule& schedule,
+                  const HeadShape& heads, __nv_bfloat16* out)
       : memory_(memory),
         shares_(shares),
         heads_(heads),
         group_(heads.num_heads / heads.num_kv_heads),
-        tokens_(tokens),
+        tokens_(schedule.token),
         out_(out),
-        scratch_(scratch) {}
+        scratch_(schedule.scratch),
+        shift_(schedule.shift) {}
 
   __device__ __forceinline__ void Add(const Piece& piece, int index, const PartsOf<kUnits>& chunk) {
     const int from = index & ~(kSpan - 1), to = min(from + kSpan, piece.chunks);
     if (from < piece.first || to > piece.last) {
-      Store(ChunkSlot(piece.line + index), chunk);
+      Store(ChunkSlot(piece, index), chunk);
       return;
     }
     MergeAll(span_, chunk);
@@ -73,13 +74,13 @@ class Fold {
     const SectionShare first(front, front.first), last(back, back.last - 1);
     const bool one_row = front.line == back.line;
     const bool two = !last.whole() && !(one_row && first.from == last.from);
-    int* all = scratch_ + 2 * kBatch * kSpan;
+    int* all = scratch_ + 2 * kSection;
     int* front_slots = scratch_;
-    int* back_slots = scratch_ + kBatch * kSpan;
+    int* back_slots = scratch_ + kSection;
     __syncthreads();
     // While the counters are on their way.
-    FindSlots(front, first.from, first.to, threadIdx.x - 64, front_slots);
-    FindSlots(back, last.from, last.to, threadIdx.x - 96, back_slots);
+    if (threadIdx.x / 32 == 2) FindSlots(front, first.from, first.to, front_slots);
+    if (threadIdx.x / 32 == 3) FindSlots(back, last.from, last.to, back_slots);
     if (threadIdx.x == 0) all[0] = !first.whole() && SectionArrives(front, first);
     if (threadIdx.x == 32) all[1] = two && SectionArrives(back, last);
     __syncthreads();
@@ -102,7 +103,7 @@ class Fold {
 
  private:
   using Parts = PartsOf<kUnits>;
-  static constexpr int kBatch = kUnits == 1 ? 4 : 2;  // spans whose parts are loaded together
+  static constexpr int kAhead = kUnits == 1 ? 4 : 2;  // spans on their way
 
   __device__ static void MergeAll(Parts& into, const Parts& x) {
     for (int u = 0; u < kUnits; ++u) Merge(into.unit[u], x.unit[u]);
@@ -111,19 +112,24 @@ class Fold {
     return piece.row * heads_.num_kv_heads + piece.kv_head;
   }
 
-  // Chunks that are kept one by one lie within 3 of an end of their block's share.
-  __device__ int ChunkSlot(int place) const {
-    const int block = shares_.Owner(place);
-    const int offset = place - shares_.Begin(block);
-    const int left = shares_.Begin(block + 1) - 1 - place;
-    return block * kChunkSlots + (offset < kSpan - 1 ? offset : kSpan - 1 + left);
+  __device__ int PlaceOf(const Piece& piece, int chunk) const {
+    return piece.line + (chunk << shift_);
+  }
+  // Of a chunk that is kept alone: its span began in an earlier block, or ends in a later one. So
+  // it lies within 3 of an end of its block's share.
+  __device__ int ChunkSlot(const Piece& piece, int chunk) const {
+    const int place = PlaceOf(piece, chunk), block = shares_.Owner(place);
+    const bool front = shares_.Owner(PlaceOf(piece, chunk & ~(kSpan - 1))) != block;
+    const int offset = front ? (place - shares_.Begin(block)) >> shift_
+                             : kSpan - 1 + ((shares_.Begin(block + 1) - 1 - place) >> shift_);
+    return block * kChunkSlots + offset;
   }
   // Unique since the next row and head begins a whole number further.
   __device__ int SpanSlot(const Piece& piece, int chunk) const {
-    return shares_.blocks * kChunkSlots + (piece.line + chunk) / kSpan + Head(piece);
+    return shares_.blocks * kChunkSlots + (PlaceOf(piece, chunk) >> shift_) / kSpan + Head(piece);
   }
   __device__ int SectionIndex(const Piece& piece, int chunk) const {
-    return (piece.line + chunk) / kSection + Head(piece);
+    return (PlaceOf(piece, chunk) >> shift_) / kSection + Head(piece);
   }
 
   __device__ void Store(int slot, const Parts& parts) {
@@ -191,40 +197,43 @@ class Fold {
                    (piece.chunks + kSection - 1) / kSection);
   }
 
-  // Where the part of chunk first + lane is, for 0 ≤ lane < kBatch · kSpan; -1: nowhere, or in the
-  // part of its span, which is in the place of the span's first chunk.
-  __device__ void FindSlots(const Piece& piece, int first, int end, int lane, int* slots) const {
-    if (lane < 0 || lane >= kBatch * kSpan) return;
-    const int chunk = first + lane, from = chunk & ~(kSpan - 1);
+  // Where the parts of a section's chunks are, by a warp. -1: nowhere, or in the part of the
+  // chunk's span, which is in the place of the span's first chunk.
+  __device__ void FindSlots(const Piece& piece, int first, int end, int* slots) const {
+    const int lane = threadIdx.x % 32, chunk = first + lane, from = chunk & ~(kSpan - 1);
     const int last = min(from + kSpan, end) - 1;
     int slot = -1;
     if (chunk <= last) {
-      const bool one = shares_.Owner(piece.line + from) == shares_.Owner(piece.line + last);
-      slot = !one ? ChunkSlot(piece.line + chunk) : chunk == from ? SpanSlot(piece, from) : -1;
+      const bool one = shares_.Owner(PlaceOf(piece, from)) == shares_.Owner(PlaceOf(piece, last));
+      slot = !one ? ChunkSlot(piece, chunk) : chunk == from ? SpanSlot(piece, from) : -1;
     }
     slots[lane] = slot;
   }
 
-  // `slots` holds those of the section's first batch.
-  __device__ void CollectSection(const Piece& piece, const SectionShare& section, int* slots) {
+  __device__ void LoadSpan(const int* slots, Parts (&parts)[kSpan]) const {
+#pragma unroll
+    for (int i = 0; i < kSpan; ++i) {
+      parts[i] = Parts();
+      if (slots[i] >= 0) Load(slots[i], parts[i]);
+    }
+  }
+
+  // kAhead spans are on their way while one is summed.
+  __device__ void CollectSection(const Piece& piece, const SectionShare& section,
+                                 const int* slots) {
     Parts sum;
-    for (int first = section.from; first < section.to; first += kBatch * kSpan) {
-      if (first > section.from) {
-        __syncthreads();
-        FindSlots(piece, first, section.to, threadIdx.x, slots);
-        __syncthreads();
-      }
-      Parts parts[kBatch * kSpan];
+    Parts parts[kAhead][kSpan];
 #pragma unroll
-      for (int i = 0; i < kBatch * kSpan; ++i) {
-        if (slots[i] >= 0) Load(slots[i], parts[i]);
-      }
+    for (int b = 0; b < kAhead; ++b) LoadSpan(slots + b * kSpan, parts[b]);
 #pragma unroll
-      for (int b = 0; b < kBatch; ++b) {
-        Parts span;
+    for (int b = 0; b < kSection / kSpan; ++b) {
+      if (section.from + b * kSpan >= section.to) break;
+      Parts span;
 #pragma unroll
-        for (int i = 0; i < kSpan; ++i) MergeAll(span, parts[b * kSpan + i]);
-        MergeAll(sum, span);
+      for (int i = 0; i < kSpan; ++i) MergeAll(span, parts[b % kAhead][i]);
+      MergeAll(sum, span);
+      if (b + kAhead < kSection / kSpan) {
+        LoadSpan(slots + (b + kAhead) * kSpan, parts[b % kAhead]);
       }
     }
     if (piece.chunks <= kSection) {
@@ -238,14 +247,14 @@ class Fold {
     const int slot = memory_.section_slots + SectionIndex(piece, 0);
     const int sections = (piece.chunks + kSection - 1) / kSection;
     Parts total;
-    for (int first = 0; first < sections; first += kBatch) {
-      Parts parts[kBatch];
+    for (int first = 0; first < sections; first += kSpan) {
+      Parts parts[kSpan];
 #pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
+      for (int i = 0; i < kSpan; ++i) {
         if (first + i < sections) Load(slot + first + i, parts[i]);
       }
 #pragma unroll
-      for (int i = 0; i < kBatch; ++i) MergeAll(total, parts[i]);
+      for (int i = 0; i < kSpan; ++i) MergeAll(total, parts[i]);
     }
     Write(piece, total);
   }
@@ -274,6 +283,7 @@ class Fold {
   const int* tokens_;  // [rows], shared memory
   __nv_bfloat16* out_;
   int* scratch_;  // [kScheduleScratch], shared memory
+  int shift_;
   Parts span_, section_, total_;
 };
 

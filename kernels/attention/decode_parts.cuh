@@ -6,8 +6,6 @@
 
 namespace rootstock::kernels::cuda {
 
-constexpr int kWarps = kDecodeThreads / 32;
-
 // Unnormalised output of a few positions: 4 dims of one head. A thread has units threadIdx.x and
 // threadIdx.x + 128 of the group's [heads, head_dim / 4].
 struct Part {
@@ -34,27 +32,28 @@ __device__ __forceinline__ void Merge(Part& into, const Part& x) {
   into.o.w = fmaf(into.o.w, a, x.o.w * b);
 }
 
-// The four tiles of a chunk meet in shared memory, in two buffers by turns: one barrier a chunk.
+// The four tiles of a chunk meet in shared memory.
 template <int kDim>
 class TileExchange {
  public:
   static constexpr int kStride = kDim + 8;  // floats a head
   static constexpr size_t Bytes(int group) {
-    return 2 * kWarps * (size_t(group) * kStride * sizeof(float) + kMaxGroup * sizeof(float2));
+    return kWarps * (size_t(group) * kStride * sizeof(float) + kMaxGroup * sizeof(float2));
   }
   __device__ TileExchange(void* memory, int group)
       : group_(group),
         sums_(static_cast<float*>(memory)),
-        softmax_(reinterpret_cast<float2*>(sums_ + 2 * kWarps * group * kStride)) {}
-  __device__ void* end() const { return softmax_ + 2 * kWarps * kMaxGroup; }
+        softmax_(reinterpret_cast<float2*>(sums_ + kWarps * group * kStride)) {}
+  __device__ void* end() const { return softmax_ + kWarps * kMaxGroup; }
 
-  __device__ __forceinline__ void Put(int turn, const TileSums<kDim>& sums) {
+  // Between two barriers: all have taken the chunk before, and this one is there.
+  __device__ __forceinline__ void Put(const TileSums<kDim>& sums) {
     const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
       const int head = 2 * t + j;
       if (head >= group_) continue;
-      float* to = Sums(turn, threadIdx.x / 32) + head * kStride + 8 * g;
+      float* to = Sums(threadIdx.x / 32) + head * kStride + 8 * g;
 #pragma unroll
       for (int h = 0; h < kDim / 64; ++h) {
 #pragma unroll
@@ -64,39 +63,35 @@ class TileExchange {
               make_float4(x[j], x[j + 2], y[j], y[j + 2]);
         }
       }
-      if (g == 0) Softmax(turn, threadIdx.x / 32)[head] = make_float2(sums.top[j], sums.sum[j]);
+      if (g == 0) Softmax(threadIdx.x / 32)[head] = make_float2(sums.top[j], sums.sum[j]);
     }
   }
-  __device__ __forceinline__ void PutNothing(int turn) {
-    float* to = Sums(turn, threadIdx.x / 32);
+  __device__ __forceinline__ void PutNothing() {
+    float* to = Sums(threadIdx.x / 32);
     for (int i = threadIdx.x % 32; i < group_ * kStride; i += 32) to[i] = 0.0f;
     if (threadIdx.x % 32 < kMaxGroup) {
-      Softmax(turn, threadIdx.x / 32)[threadIdx.x % 32] = make_float2(kNoScore, 0.0f);
+      Softmax(threadIdx.x / 32)[threadIdx.x % 32] = make_float2(kNoScore, 0.0f);
     }
   }
   // The chunk's sum, after a barrier.
   template <int kUnits>
-  __device__ __forceinline__ void Take(int turn, PartsOf<kUnits>& chunk) const {
+  __device__ __forceinline__ void Take(PartsOf<kUnits>& chunk) const {
 #pragma unroll
     for (int u = 0; u < kUnits; ++u) {
       const int unit = threadIdx.x + u * kDecodeThreads, head = unit / (kDim / 4);
       if (head >= group_) continue;
 #pragma unroll
       for (int w = 0; w < kWarps; ++w) {
-        const float2 softmax = Softmax(turn, w)[head];
-        const float* from = Sums(turn, w) + head * kStride + unit % (kDim / 4) * 4;
+        const float2 softmax = Softmax(w)[head];
+        const float* from = Sums(w) + head * kStride + unit % (kDim / 4) * 4;
         Merge(chunk.unit[u], {softmax.x, softmax.y, *reinterpret_cast<const float4*>(from)});
       }
     }
   }
 
  private:
-  __device__ float* Sums(int turn, int warp) const {
-    return sums_ + ((turn & 1) * kWarps + warp) * group_ * kStride;
-  }
-  __device__ float2* Softmax(int turn, int warp) const {
-    return softmax_ + ((turn & 1) * kWarps + warp) * kMaxGroup;
-  }
+  __device__ float* Sums(int warp) const { return sums_ + warp * group_ * kStride; }
+  __device__ float2* Softmax(int warp) const { return softmax_ + warp * kMaxGroup; }
 
   int group_;
   float* sums_;

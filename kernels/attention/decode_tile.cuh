@@ -1,5 +1,5 @@
 // What a warp of the decode kernel does: 16 positions of one KV head against the queries of its
-// group, from pages straight into registers, on tensor cores.
+// group, from shared memory (decode_ring.cuh) into registers, on tensor cores.
 //
 // mma m16n8k16 takes positions (scores) or dims (sums) as rows and the group's queries as the 8
 // columns. The order of the inner dimension is free, so each thread loads 16 contiguous bytes:
@@ -10,11 +10,12 @@
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
+#include "kernels/attention/decode_schedule.cuh"
+#include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/types.h"
 
 namespace rootstock::kernels::cuda {
 
-constexpr int kTile = 16;             // positions of a warp
 constexpr int kMaxGroup = 8;          // query heads a KV head
 constexpr float kNoScore = -3.0e38f;  // below every score
 
@@ -39,55 +40,11 @@ struct TilePlace {
   int valid = 0;
 };
 
-__device__ __forceinline__ uint4 LoadStreamed(const void* from) {
-  uint4 x;
-  asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
-               : "l"(from));
-  return x;
-}
-
-__device__ __forceinline__ void Mma(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2,
-                                    uint32_t a3, uint32_t b0, uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-      "{%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-
 // The 8 x 8 matrix of bf16 that a warp holds, transposed.
 __device__ __forceinline__ uint32_t Transposed(uint32_t x) {
   uint32_t y;
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
   return y;
-}
-
-// row: elements from one position to the next. Positions past the valid ones repeat the last, so
-// that what was never written is not read.
-template <int kDim>
-__device__ __forceinline__ void LoadKeys(const TilePlace& at, int row, TileRegisters<kDim>& r) {
-  const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const __nv_bfloat16* from = at.keys + min(g + 8 * i, at.valid - 1) * row + 8 * t;
-#pragma unroll
-    for (int b = 0; b < kDim / 32; ++b) r.k[i][b] = LoadStreamed(from + 32 * b);
-  }
-}
-
-// to_values: elements from a key to its value.
-template <int kDim>
-__device__ __forceinline__ void LoadValues(const TilePlace& at, int row, int to_values,
-                                           TileRegisters<kDim>& r) {
-  const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int position = min(2 * t + (i & 1) + 4 * (i & 2), at.valid - 1);
-    const __nv_bfloat16* from = at.keys + to_values + position * row + 8 * g;
-#pragma unroll
-    for (int h = 0; h < kDim / 64; ++h) r.v[i][h] = LoadStreamed(from + 64 * h);
-  }
 }
 
 // q: of the group's first head; heads past the group are 0.
@@ -110,8 +67,8 @@ __device__ __forceinline__ void TileScores(const TileRegisters<kDim>& r, int val
 #pragma unroll
   for (int b = 0; b < kDim / 32; ++b) {
     const uint4 x = r.k[0][b], y = r.k[1][b], q = r.q[b];
-    Mma(even, x.x, y.x, x.y, y.y, q.x, q.y);
-    Mma(odd, x.z, y.z, x.w, y.w, q.z, q.w);
+    MmaBf16(even, x.x, y.x, x.y, y.y, q.x, q.y);
+    MmaBf16(odd, x.z, y.z, x.w, y.w, q.z, q.w);
   }
   const int g = threadIdx.x % 32 / 4;
 #pragma unroll
@@ -159,8 +116,9 @@ __device__ __forceinline__ void TileValues(const TileRegisters<kDim>& r,
       for (int j = 0; j < 4; ++j) v[j] = (&r.v[j][h].x)[i];
       float (&o)[4] = sums.o[4 * h + i];
       o[0] = o[1] = o[2] = o[3] = 0.0f;
-      Mma(o, __byte_perm(v[0], v[1], 0x5410), __byte_perm(v[0], v[1], 0x7632),
-          __byte_perm(v[2], v[3], 0x5410), __byte_perm(v[2], v[3], 0x7632), weights[0], weights[1]);
+      MmaBf16(o, __byte_perm(v[0], v[1], 0x5410), __byte_perm(v[0], v[1], 0x7632),
+              __byte_perm(v[2], v[3], 0x5410), __byte_perm(v[2], v[3], 0x7632), weights[0],
+              weights[1]);
     }
   }
 }
