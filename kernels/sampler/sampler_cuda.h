@@ -65,8 +65,8 @@ void Sample(const SampleStep& step, cudaStream_t stream);
 void TakeTokens(const SampleRow* rows, const int32_t* tokens, int num_rows, int32_t* last_tokens,
                 cudaStream_t stream);
 
-// A new sequence's row of counts [vocab]: cleared, then its tokens [num_tokens] on the device, the
-// first num_prompt of them the prompt's. Ids outside the vocabulary do nothing.
+// A new sequence's row of counts [vocab]: cleared, then its tokens [num_tokens] in memory that the
+// device reads, the first num_prompt of them the prompt's. Ids outside the vocabulary do nothing.
 void ClearCounts(uint32_t* row, int vocab, cudaStream_t stream);
 void AddToCounts(uint32_t* row, int vocab, const int32_t* tokens, int num_tokens, int num_prompt,
                  cudaStream_t stream);

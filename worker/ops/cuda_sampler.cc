@@ -38,12 +38,10 @@ void CudaSampler::FreeFlights() {
 }
 
 absl::Status CudaSampler::Prepare(const SamplerLimits& limits) {
-  if (limits.max_logprobs > cuda::kMaxTopLogprobs) {
-    return InvalidField(Reason::kInvalidArgument, "max_logprobs", absl::StrCat(limits.max_logprobs),
-                        absl::StrCat("a GPU gives at most ", cuda::kMaxTopLogprobs));
-  }
   FreeFlights();
   limits_ = limits;
+  device_top_ = std::min(limits.max_logprobs, cuda::kMaxTopLogprobs);
+  RETURN_IF_ERROR(count_ids_.Create());
   error_ = absl::OkStatus();
   const size_t slots = limits.num_slots, vocab = limits.vocab;
   // Recorded steps hold its address: it moves only with num_slots, and then they are recorded anew.
@@ -80,23 +78,20 @@ void CudaSampler::Begin(uint32_t slot, bool counts) {
 }
 
 void CudaSampler::Count(uint32_t slot, std::span<const int32_t> tokens, bool outputs) {
-  if (!counted_[slot] || tokens.empty()) return;
-  const auto upload = [&]() -> absl::Status {
-    ASSIGN_OR_RETURN(const DeviceBuffer ids, device_.Allocate(tokens.size_bytes(), "token ids"));
-    ASSIGN_OR_RETURN(std::byte * staged, device_.Stage(ids.data(), tokens.size_bytes()));
-    std::memcpy(staged, tokens.data(), tokens.size_bytes());
-    RETURN_IF_ERROR(device_.WriteBack());
-    const int count = static_cast<int>(tokens.size());
-    cuda::AddToCounts(CountsOf(slot), limits_.vocab, ids.as<const int32_t>(), count,
-                      outputs ? 0 : count, device_.stream());
-    // The ids go back to the pool once they were read.
-    return CudaStatus(cudaStreamSynchronize(device_.stream()), "token ids");
-  };
-  Check(upload());
+  if (!counted_[slot]) return;
+  while (!tokens.empty()) {
+    const auto piece = tokens.first(std::min(tokens.size(), PinnedIds::kCapacity));
+    const absl::StatusOr<const int32_t*> ids = count_ids_.Put(piece, device_.stream());
+    if (!ids.ok()) return Check(ids.status());
+    const int count = static_cast<int>(piece.size());
+    cuda::AddToCounts(CountsOf(slot), limits_.vocab, *ids, count, outputs ? 0 : count,
+                      device_.stream());
+    tokens = tokens.subspan(piece.size());
+  }
 }
 
 CudaSampler::Results CudaSampler::ResultsAt(std::byte* base) const {
-  const size_t orders = limits_.max_orders, top = limits_.max_logprobs;
+  const size_t orders = limits_.max_orders, top = device_top_;
   Results out;
   size_t at = 0;
   const auto take = [&]<typename T>(T*& array, size_t count) {
@@ -113,7 +108,7 @@ CudaSampler::Results CudaSampler::ResultsAt(std::byte* base) const {
 
 // Tokens lie first: most steps want nothing else.
 size_t CudaSampler::ResultBytes(bool with_logprobs) const {
-  const size_t orders = limits_.max_orders, top = limits_.max_logprobs;
+  const size_t orders = limits_.max_orders, top = device_top_;
   if (!with_logprobs) return Aligned(orders * sizeof(int32_t));
   return 3 * Aligned(orders * sizeof(int32_t)) + 2 * Aligned(orders * top * sizeof(int32_t));
 }
@@ -124,7 +119,7 @@ cuda::SampleRow CudaSampler::RowOf(const SampleOrder& order, std::vector<int32_t
   cuda::SampleRow row;
   row.slot = static_cast<int32_t>(order.slot);
   row.given = order.keep_logits ? 0 : order.given;
-  row.num_logprobs = order.keep_logits ? -1 : order.num_top;
+  row.num_logprobs = order.keep_logits ? -1 : std::min(order.num_top, device_top_);
   if (row.given >= 0) return row;
   row.temperature = from.temperature;
   row.top_p = from.top_p;
@@ -194,6 +189,10 @@ absl::Status CudaSampler::FillInput(std::span<const SampleOrder> orders, Flight&
       "sampler");
 }
 
+bool CudaSampler::NeedsLogits(const SampleOrder& order) const {
+  return order.keep_logits || order.num_top > device_top_;
+}
+
 absl::Status CudaSampler::Sample(const float* logits, std::span<const SampleOrder> orders) {
   RETURN_IF_ERROR(error_);
   if (under_way_.size() == std::size(flights_)) {
@@ -205,7 +204,7 @@ absl::Status CudaSampler::Sample(const float* logits, std::span<const SampleOrde
   step.logits = logits;
   step.vocab = limits_.vocab;
   step.counts = counts_.as<uint32_t>();
-  step.max_top = limits_.max_logprobs;
+  step.max_top = device_top_;
   step.scratch = scratch_.data();
   step.last_tokens = last_tokens_.as<int32_t>();
   const Results results = ResultsAt(results_.data());
@@ -222,7 +221,7 @@ absl::Status CudaSampler::Sample(const float* logits, std::span<const SampleOrde
   for (size_t i = 0; i < orders.size(); ++i) {
     flight.num_top.push_back(orders[i].keep_logits ? -1 : orders[i].num_top);
     with_logprobs |= flight.num_top.back() >= 0;
-    if (!orders[i].keep_logits) continue;
+    if (!NeedsLogits(orders[i])) continue;
     flight.logits[i].resize(limits_.vocab);
     RETURN_IF_ERROR(device_.Read(logits + i * limits_.vocab,
                                  std::as_writable_bytes(std::span(flight.logits[i]))));
@@ -266,13 +265,18 @@ SampleOutcome CudaSampler::OutcomeOf(const Results& results, size_t i, Flight& f
   SampleOutcome out;
   out.token = results.tokens[i];
   out.nonfinite = out.token < 0;
-  out.logits = std::move(flight.logits[i]);
+  std::vector<float> logits = std::move(flight.logits[i]);
   const int num_top = flight.num_top[i];
+  if (num_top < 0) out.logits = std::move(logits);
   if (num_top < 0 || out.token < 0) return out;
+  if (num_top > device_top_) {
+    out.logprob = LogprobOf(logits, out.token, num_top);
+    return out;
+  }
   out.logprob.token = out.token;
   out.logprob.logprob = results.logprobs[i];
   out.logprob.rank = results.ranks[i];
-  const size_t first = i * limits_.max_logprobs;
+  const size_t first = i * device_top_;
   for (int t = 0; t < std::min(num_top, limits_.vocab); ++t) {
     out.logprob.top.emplace_back(results.top_ids[first + t], results.top_logprobs[first + t]);
   }

@@ -8,6 +8,7 @@
 
 #include "kernels/sampler/sampler_cuda.h"
 #include "worker/device/cuda_device.h"
+#include "worker/ops/pinned_ids.h"
 #include "worker/ops/token_sampler.h"
 
 namespace rootstock {
@@ -41,11 +42,13 @@ class CudaSampler : public TokenSampler {
     int32_t* tokens = nullptr;      // [max_orders]
     float* logprobs = nullptr;      // [max_orders]
     int32_t* ranks = nullptr;       // [max_orders]
-    int32_t* top_ids = nullptr;     // [max_orders, max_logprobs]
-    float* top_logprobs = nullptr;  // [max_orders, max_logprobs]
+    int32_t* top_ids = nullptr;     // [max_orders, device_top_]
+    float* top_logprobs = nullptr;  // [max_orders, device_top_]
   };
 
   void FreeFlights();
+  // Whether the host needs the order's row of logits.
+  bool NeedsLogits(const SampleOrder& order) const;
   uint32_t* CountsOf(uint32_t slot) const;
   Results ResultsAt(std::byte* base) const;
   size_t ResultBytes(bool with_logprobs) const;
@@ -58,9 +61,11 @@ class CudaSampler : public TokenSampler {
 
   CudaDevice& device_;
   SamplerLimits limits_;
+  int device_top_ = 0;         // top entries that the kernel finds; the host finds more
   DeviceBuffer last_tokens_;   // [num_slots]
   DeviceBuffer counts_;        // [num_slots, vocab]
   std::vector<bool> counted_;  // by slot
+  PinnedIds count_ids_;        // on their way to counts_
   DeviceBuffer scratch_, input_, results_;
   Flight flights_[2];
   int next_ = 0;
