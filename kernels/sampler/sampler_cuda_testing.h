@@ -1,4 +1,4 @@
-// Runs batches of rows on the GPU for tests and benches, and says what the reference makes of them.
+// Runs batches of rows on the GPU for tests, and says what the reference makes of them.
 #pragma once
 
 #include <cstdint>

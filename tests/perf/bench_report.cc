@@ -5,10 +5,12 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "absl/strings/numbers.h"
+
 namespace rootstock {
 namespace {
 
-std::string MachineName() {
+std::string ProcessorName() {
   std::ifstream in("/proc/cpuinfo");
   for (std::string line; std::getline(in, line);) {
     if (line.rfind("model name", 0) == 0) return line.substr(line.find(':') + 2);
@@ -32,25 +34,27 @@ double Quantile(std::vector<double> values, double q) {
 }
 
 std::string ReportJson(const std::vector<BenchResult>& results, const std::string& command,
-                       const std::string& commit) {
-  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+                       const std::string& commit, const std::string& machine) {
+  std::string out = "[";
   for (const BenchResult& r : results) {
     nlohmann::ordered_json entry;
     entry["case"] = r.name;
     entry["value"] = r.value;
     if (!r.goal.empty()) {
-      entry["goal"] = r.goal;
+      int number = 0;
+      const bool numbered = absl::SimpleAtoi(r.goal, &number);
+      entry["goal"] = numbered ? nlohmann::ordered_json(number) : nlohmann::ordered_json(r.goal);
       entry["bound"] = r.bound;
     }
     entry["better"] = r.better;
     entry["unit"] = r.unit;
-    entry["machine"] = MachineName();
+    entry["machine"] = machine.empty() ? ProcessorName() : machine;
     entry["date"] = Today();
     entry["commit"] = commit;
     entry["command"] = command;
-    list.push_back(std::move(entry));
+    out += (out.size() == 1 ? "\n" : ",\n") + entry.dump();
   }
-  return list.dump(1) + "\n";
+  return out + "\n]\n";
 }
 
 }  // namespace rootstock

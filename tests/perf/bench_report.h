@@ -7,7 +7,7 @@
 namespace rootstock {
 
 struct BenchResult {
-  std::string goal;  // what it is held against; empty: a figure for the record
+  std::string goal;  // number or name of what it is held against; empty: for the record
   std::string name;  // "decode rows=16 context=128 adapters=8"
   double value = 0;
   double bound = 0;    // of the goal
@@ -18,8 +18,9 @@ struct BenchResult {
 // Sorts a copy; q in [0, 1].
 double Quantile(std::vector<double> values, double q);
 
-// JSON text: each result with machine, date, commit and command.
+// JSON text, an entry a line: each result with machine (empty: this processor), date, commit and
+// command.
 std::string ReportJson(const std::vector<BenchResult>& results, const std::string& command,
-                       const std::string& commit);
+                       const std::string& commit, const std::string& machine);
 
 }  // namespace rootstock

@@ -1,5 +1,5 @@
-// lora-bench: the figures of docs/benchmarks. `step` measures the engine alone, `streams` the whole
-// path, `collectives` what tensor parallelism adds.
+// lora-bench: the figures of docs/benchmarks. `ops` measures operators, `step` the engine alone,
+// `streams` the whole path, `collectives` what tensor parallelism adds.
 #include <mpi.h>
 
 #include <cstdio>
@@ -10,6 +10,7 @@
 
 #include "common/flags/commands.h"
 #include "tests/perf/collectives_bench.h"
+#include "tests/perf/gpu_ops.h"
 #include "tests/perf/step_bench.h"
 #include "tests/perf/stream_bench.h"
 
@@ -17,7 +18,8 @@ namespace rootstock {
 namespace {
 
 struct BenchFlags {
-  std::string commit = "unknown", out, dtype = "bf16", device = "cpu";
+  std::string commit = "unknown", machine, out, dtype = "bf16", device = "cpu";
+  OpsBenchOptions ops;
   StepBenchOptions step;
   StreamBenchOptions streams;
   CollectivesBenchOptions collectives;
@@ -26,10 +28,20 @@ struct BenchFlags {
 std::vector<FlagSpec> Flags(BenchFlags& flags) {
   return {
       {.name = "commit", .target = &flags.commit, .help = "recorded with the results"},
+      {.name = "machine", .target = &flags.machine, .help = "recorded too; default: the processor"},
       {.name = "out",
        .target = &flags.out,
        .help = "write the JSON here too",
        .placeholder = "FILE"},
+  };
+}
+
+std::vector<FlagSpec> OpsFlags(BenchFlags& flags) {
+  return {
+      {.name = "part",
+       .target = &flags.ops.parts,
+       .help = "lora, lora-prefill, attention, sampler or norms; may be repeated; none: all",
+       .placeholder = "PART"},
   };
 }
 
@@ -60,10 +72,17 @@ std::vector<FlagSpec> StepFlags(BenchFlags& flags) {
        .help = "instead of --rows and --adapters; may be repeated",
        .placeholder = "ROWSxADAPTERS"},
       {.name = "lora-rank",
-       .target = &o.lora_rank,
-       .help = "random adapters of this rank on all projections instead of --adapter",
-       .min = 0,
-       .max = 256},
+       .target = &flags.step.lora_ranks,
+       .help = "random adapters on all projections instead of --adapter; of several ranks in turn",
+       .placeholder = "R[,R]"},
+      {.name = "prompts",
+       .target = &flags.step.prompts,
+       .help = "instead of measuring, continue these JSON lists of --context ids greedily",
+       .placeholder = "FILE"},
+      {.name = "tokens-out",
+       .target = &flags.step.tokens_out,
+       .help = "where --prompts writes its tokens",
+       .placeholder = "FILE"},
       {.name = "device",
        .target = &flags.device,
        .help = "where the steps run",
@@ -122,7 +141,7 @@ int Report(const absl::StatusOr<std::vector<BenchResult>>& results, const BenchF
     std::fprintf(stderr, "lora-bench: %s\n", std::string(results.status().message()).c_str());
     return 1;
   }
-  const std::string json = ReportJson(*results, command_line, flags.commit);
+  const std::string json = ReportJson(*results, command_line, flags.commit, flags.machine);
   std::fputs(json.c_str(), stdout);
   if (!flags.out.empty()) std::ofstream(flags.out) << json;
   return 0;
@@ -160,7 +179,11 @@ int Main(int argc, char** argv) {
                                ROOTSTOCK_VERSION};
   return RunCommand(
       program, Flags(flags),
-      {{.name = "step",
+      {{.name = "ops",
+        .help = "single operators on a GPU",
+        .table = OpsFlags(flags),
+        .run = [&] { return Report(RunOpsBench(flags.ops), flags, command_line); }},
+       {.name = "step",
         .help = "decode steps of one rank, without a coordinator",
         .table = StepFlags(flags),
         .run = [&] { return RunStep(flags, command_line); }},

@@ -2,10 +2,15 @@
 
 #include <algorithm>
 #include <charconv>
+#include <fstream>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "common/base/status.h"
 
 namespace rootstock {
@@ -13,14 +18,8 @@ namespace {
 
 constexpr double kH200ReadBytesPerSecond = 4.39e12;
 
-struct Case {
-  int rows = 0;
-  int adapters = 0;
-  friend auto operator<=>(const Case&, const Case&) = default;
-};
-
-absl::StatusOr<Case> ParseCase(const std::string& text) {
-  Case out;
+absl::StatusOr<StepCase> ParseCase(const std::string& text) {
+  StepCase out;
   const char* end = text.data() + text.size();
   const auto rows = std::from_chars(text.data(), end, out.rows);
   if (rows.ec == std::errc() && rows.ptr != end && *rows.ptr == 'x') {
@@ -32,103 +31,196 @@ absl::StatusOr<Case> ParseCase(const std::string& text) {
   return InvalidField(Reason::kInvalidArgument, "case", text, "must be ROWSxADAPTERS");
 }
 
-// With the base beside each case.
-absl::StatusOr<std::vector<Case>> Cases(const StepBenchOptions& options) {
-  std::vector<Case> out;
-  const auto add = [&out](const Case& c) {
-    if (std::find(out.begin(), out.end(), c) == out.end()) out.push_back(c);
-  };
-  if (options.cases.empty()) {
-    add({options.rig.rows, 0});
-    add({options.rig.rows, options.rig.adapters});
-  }
-  for (const std::string& text : options.cases) {
-    ASSIGN_OR_RETURN(const Case c, ParseCase(text));
-    add({c.rows, 0});
-    add(c);
+absl::StatusOr<std::vector<int>> ParseLoraRanks(const std::string& text) {
+  std::vector<int> out;
+  for (const absl::string_view part : absl::StrSplit(text, ',', absl::SkipEmpty())) {
+    int lora_rank = 0;
+    if (!absl::SimpleAtoi(part, &lora_rank) || lora_rank < 1 || lora_rank > 256) {
+      return InvalidField(Reason::kInvalidArgument, "lora-rank", text, "must be 1 to 256 each");
+    }
+    out.push_back(lora_rank);
   }
   return out;
 }
 
-std::string NameOf(const StepBenchOptions& options, const Case& c) {
+// With the base beside each case, and each lora_rank of several alone.
+absl::StatusOr<std::vector<StepCase>> Cases(const StepBenchOptions& options) {
+  std::vector<StepCase> out;
+  const auto add = [&out](const StepCase& c) {
+    if (std::find(out.begin(), out.end(), c) == out.end()) out.push_back(c);
+  };
+  const auto add_all = [&](const StepCase& c) {
+    add({c.rows, 0});
+    add(c);
+    if (c.adapters == 0 || options.rig.lora_ranks.size() < 2) return;
+    for (const int lora_rank : options.rig.lora_ranks) add({c.rows, c.adapters, lora_rank});
+  };
+  if (options.cases.empty()) add_all({options.rig.rows, options.rig.adapters});
+  for (const std::string& text : options.cases) {
+    ASSIGN_OR_RETURN(const StepCase c, ParseCase(text));
+    add_all(c);
+  }
+  return out;
+}
+
+std::string NameOf(const StepBenchOptions& options, const StepCase& c) {
   std::string name = absl::StrCat("decode rows=", c.rows, " context=", options.rig.context,
                                   " dtype=", DTypeName(options.rig.dtype));
-  if (c.adapters > 0) absl::StrAppend(&name, " adapters=", c.adapters);
-  if (c.adapters > 0 && options.rig.lora_rank > 0) {
-    absl::StrAppend(&name, " r=", options.rig.lora_rank);
-  }
-  if (c.adapters == 0) absl::StrAppend(&name, " base");
+  if (c.adapters == 0) return name + " base";
+  absl::StrAppend(&name, " adapters=", c.adapters);
+  const std::vector<int>& all = options.rig.lora_ranks;
+  if (!all.empty()) absl::StrAppend(&name, " r=", absl::StrJoin(all, ","));
+  if (c.lora_rank > 0) absl::StrAppend(&name, ", those of r=", c.lora_rank);
   return name;
 }
 
-void AddGpuResults(const StepBenchOptions& options, const StepRig& rig, const Case& c,
-                   double median, double base, double unwatched,
-                   std::vector<BenchResult>& results) {
-  const double floor = rig.StepBytes(c.rows, c.adapters) / kH200ReadBytesPerSecond;
+// Medians of everything that was measured, in seconds.
+struct Medians {
+  std::map<StepCase, double> step, unwatched;
+  std::map<int, double> base_alone;  // by rows: while no adapter was loaded, before and after
+
+  double base(const StepCase& c) const { return step.at({c.rows, 0}); }
+  double added(const StepCase& c) const { return step.at(c) - base(c); }
+};
+
+void AddGpuResults(const StepBenchOptions& options, const StepRig& rig, const StepCase& c,
+                   const Medians& medians, std::vector<BenchResult>& results) {
+  const double median = medians.step.at(c), base = medians.base(c);
+  const double floor = rig.StepBytes(c) / kH200ReadBytesPerSecond;
   const std::string name = NameOf(options, c);
   results.push_back({c.adapters == 0 ? "5" : "", name + ", floor / step", floor / median,
                      c.adapters == 0 ? 0.85 : 0, "higher", "ratio"});
-  results.push_back(
-      {"7", name + ", idle between steps", 1 - unwatched / median, 0.01, "lower", "ratio"});
-  if (c.adapters == 0) return;
+  results.push_back({"7", name + ", idle between steps", 1 - medians.unwatched.at(c) / median, 0.01,
+                     "lower", "ratio"});
+  if (c.adapters == 0) {
+    if (medians.base_alone.contains(c.rows)) {
+      results.push_back({"10", name + ", with adapters loaded over without",
+                         median / medians.base_alone.at(c.rows), 1.005, "lower", "ratio"});
+    }
+    return;
+  }
   const double lora_floor =
-      (rig.StepBytes(c.rows, c.adapters) - rig.StepBytes(c.rows, 0)) / kH200ReadBytesPerSecond;
+      (rig.StepBytes(c) - rig.StepBytes({c.rows, 0})) / kH200ReadBytesPerSecond;
   const double share = c.rows == 1 ? 0.04 : 0.03;
   results.push_back({"4", name + ", LoRA - base", (median - base) * 1e3,
                      (1.35 * lora_floor + share * base) * 1e3, "lower", "ms"});
+  if (c.lora_rank > 0 || options.rig.lora_ranks.size() < 2) return;
+  double alone = 0;
+  for (const int r : options.rig.lora_ranks) alone += medians.added({c.rows, c.adapters, r});
+  results.push_back({"10", name + ", LoRA - base over the sum of each rank's alone",
+                     medians.added(c) / alone, 1.10, "lower", "ratio"});
+}
+
+absl::Status MeasurePrefill(StepRig& rig, const StepBenchOptions& options,
+                            std::vector<BenchResult>& results) {
+  for (const int adapters : {0, options.rig.adapters}) {
+    ASSIGN_OR_RETURN(double seconds, rig.Prefill(adapters));
+    if (options.rig.cuda) {  // again, warm
+      ASSIGN_OR_RETURN(seconds, rig.Prefill(adapters));
+    }
+    results.push_back(
+        {"", absl::StrCat("prefill context=", options.rig.context, " adapters=", adapters),
+         options.rig.rows * options.rig.context / seconds, 0, "higher", "tokens/s"});
+    if (options.rig.adapters == 0) break;
+  }
+  return absl::OkStatus();
+}
+
+// Base rows while no adapter is loaded, by rows.
+absl::Status MeasureBaseAlone(StepRig& rig, const StepBenchOptions& options,
+                              const std::vector<StepCase>& cases,
+                              std::map<int, std::vector<double>>& seconds) {
+  for (int round = 0; round < options.rounds; ++round) {
+    for (const StepCase& c : cases) {
+      if (c.adapters > 0) continue;
+      ASSIGN_OR_RETURN(const std::vector<double> s, rig.Decode(c));
+      seconds[c.rows].insert(seconds[c.rows].end(), s.begin(), s.end());
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Continues the prompts of the file greedily: {"tokens": [[...]]} to options.tokens_out.
+absl::StatusOr<std::vector<BenchResult>> ContinuePrompts(StepBenchOptions options) {
+  std::ifstream in(options.prompts);
+  const nlohmann::json file = nlohmann::json::parse(in, nullptr, /*allow_exceptions=*/false);
+  std::vector<std::vector<int32_t>> prompts;
+  for (const auto& row : file.is_array() ? file : nlohmann::json::array()) {
+    if (row.is_array()) prompts.push_back(row.get<std::vector<int32_t>>());
+    if (!row.is_array() || prompts.back().size() != static_cast<size_t>(options.rig.context)) {
+      return InvalidField(Reason::kInvalidArgument, "prompts", options.prompts,
+                          "must hold lists of --context ids");
+    }
+  }
+  if (prompts.empty()) {
+    return InvalidField(Reason::kInvalidArgument, "prompts", options.prompts, "holds no prompt");
+  }
+  options.rig.rows = static_cast<int>(prompts.size());
+  ASSIGN_OR_RETURN(const std::unique_ptr<StepRig> rig, StepRig::Create(options.rig));
+  RETURN_IF_ERROR(rig->LoadAdapters());
+  ASSIGN_OR_RETURN(const auto tokens, rig->Continue(prompts, options.rig.adapters));
+  std::ofstream(options.tokens_out) << nlohmann::json(tokens).dump() << "\n";
+  return std::vector<BenchResult>{};
 }
 
 }  // namespace
 
 absl::StatusOr<std::vector<BenchResult>> RunStepBench(StepBenchOptions options) {
-  ASSIGN_OR_RETURN(const std::vector<Case> cases, Cases(options));
-  options.rig.rows = options.rig.adapters = 0;
-  for (const Case& c : cases) {
-    options.rig.rows = std::max(options.rig.rows, c.rows);
-    options.rig.adapters = std::max(options.rig.adapters, c.adapters);
-  }
+  ASSIGN_OR_RETURN(options.rig.lora_ranks, ParseLoraRanks(options.lora_ranks));
   if (options.rig.steps < 8) {
     return InvalidField(Reason::kInvalidArgument, "steps", absl::StrCat(options.rig.steps),
                         "must be at least 8");
   }
-  ASSIGN_OR_RETURN(const std::unique_ptr<StepRig> rig, StepRig::Create(options.rig));
-  std::map<int, double> prefill;  // by adapters
-  for (const int adapters : {0, options.rig.adapters}) {
-    ASSIGN_OR_RETURN(prefill[adapters], rig->Prefill(adapters));
-    if (options.rig.cuda) {  // again, warm
-      ASSIGN_OR_RETURN(prefill[adapters], rig->Prefill(adapters));
-    }
+  if (!options.prompts.empty()) return ContinuePrompts(options);
+  ASSIGN_OR_RETURN(const std::vector<StepCase> cases, Cases(options));
+  options.rig.rows = options.rig.adapters = 0;
+  for (const StepCase& c : cases) {
+    options.rig.rows = std::max(options.rig.rows, c.rows);
+    options.rig.adapters = std::max(options.rig.adapters, c.adapters);
   }
-  std::map<Case, std::vector<double>> seconds;
-  std::map<Case, std::vector<double>> unwatched;
+  ASSIGN_OR_RETURN(const std::unique_ptr<StepRig> rig, StepRig::Create(options.rig));
+  std::map<int, std::vector<double>> alone;
+  const bool gpu_adapters = options.rig.cuda && options.rig.adapters > 0;
+  if (gpu_adapters) RETURN_IF_ERROR(MeasureBaseAlone(*rig, options, cases, alone));
+  RETURN_IF_ERROR(rig->LoadAdapters());
+  std::vector<BenchResult> prefill;
+  RETURN_IF_ERROR(MeasurePrefill(*rig, options, prefill));
+  std::map<StepCase, std::vector<double>> seconds, unwatched;
   for (int round = 0; round < options.rounds; ++round) {
-    for (const Case& c : cases) {
-      ASSIGN_OR_RETURN(const std::vector<double> s, rig->Decode(c.rows, c.adapters));
+    for (const StepCase& c : cases) {
+      ASSIGN_OR_RETURN(const std::vector<double> s, rig->Decode(c));
       seconds[c].insert(seconds[c].end(), s.begin(), s.end());
       if (!options.rig.cuda) continue;
-      ASSIGN_OR_RETURN(const double alone, rig->DecodeUnwatched(c.rows, c.adapters));
+      ASSIGN_OR_RETURN(const double alone, rig->DecodeUnwatched(c));
       unwatched[c].push_back(alone);
     }
   }
   std::vector<BenchResult> results;
-  for (const Case& c : cases) {
-    const double median = Quantile(seconds[c], 0.5);
-    const double base = Quantile(seconds[{c.rows, 0}], 0.5);
+  if (gpu_adapters) {
+    const StepCase c{options.rig.rows, options.rig.adapters};
+    ASSIGN_OR_RETURN(const StepRig::AfterLoad after, rig->StepAfterLoad(c));
+    results.push_back({"after load", NameOf(options, c) + ", first step after a load over another",
+                       after.first / after.ordinary, 1.2, "lower", "ratio"});
+    rig->DropAdapters();
+    RETURN_IF_ERROR(MeasureBaseAlone(*rig, options, cases, alone));
+  }
+  Medians medians;
+  for (const StepCase& c : cases) medians.step[c] = Quantile(seconds[c], 0.5);
+  for (const StepCase& c : cases) medians.unwatched[c] = Quantile(unwatched[c], 0.5);
+  for (const auto& [rows, s] : alone) medians.base_alone[rows] = Quantile(s, 0.5);
+  for (const StepCase& c : cases) {
     const std::string name = NameOf(options, c);
-    results.push_back({"", name + ", median", median * 1e3, 0, "lower", "ms"});
+    results.push_back({"", name + ", median", medians.step[c] * 1e3, 0, "lower", "ms"});
     results.push_back({"", name + ", p99", Quantile(seconds[c], 0.99) * 1e3, 0, "lower", "ms"});
     if (options.rig.cuda) {
-      AddGpuResults(options, *rig, c, median, base, Quantile(unwatched[c], 0.5), results);
+      AddGpuResults(options, *rig, c, medians, results);
     } else if (c.adapters > 0) {
-      results.push_back(
-          {"cpu lora overhead", name + " over base", median / base, 1.2, "lower", "ratio"});
+      results.push_back({"cpu lora overhead", name + " over base",
+                         medians.step[c] / medians.base(c), 1.2, "lower", "ratio"});
     }
   }
-  for (const auto& [adapters, s] : prefill) {
-    results.push_back(
-        {"", absl::StrCat("prefill context=", options.rig.context, " adapters=", adapters),
-         options.rig.rows * options.rig.context / s, 0, "higher", "tokens/s"});
-  }
+  results.insert(results.end(), prefill.begin(), prefill.end());
+  results.push_back({"", "pool of pages", rig->pool_bytes() / 1e9, 0, "higher", "GB"});
   for (BenchResult& result : results) {
     if (rig->tp_size() > 1) result.name = absl::StrCat("ranks=", rig->tp_size(), " ", result.name);
   }

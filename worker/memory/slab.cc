@@ -37,6 +37,13 @@ absl::StatusOr<PageGeometry> MakeGeometry(const ModelSpec& model, const TpPlan& 
                       request.page_tokens};
 }
 
+uint32_t CudaPageTokens(const ModelSpec& model, const TpPlan& tp, DType kv_dtype) {
+  const uint64_t bytes = KvBytesPerToken(model, tp, kv_dtype);
+  uint32_t tokens = 16;
+  while (tokens < 64 && tokens * bytes < uint64_t{1} << 20) tokens *= 2;
+  return tokens;
+}
+
 uint64_t DefaultHostBudget(int ranks_on_host) {
   std::ifstream meminfo("/proc/meminfo");
   std::string key, unit;

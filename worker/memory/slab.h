@@ -28,6 +28,9 @@ struct GeometryRequest {
 absl::StatusOr<PageGeometry> MakeGeometry(const ModelSpec& model, const TpPlan& tp, DType kv_dtype,
                                           const GeometryRequest& request);
 
+// Tokens of a page on a GPU: 16, doubled while a page is under 1 MB, up to 64 (ADR 5).
+uint32_t CudaPageTokens(const ModelSpec& model, const TpPlan& tp, DType kv_dtype);
+
 // Half of the host memory that is free now, shared by `ranks_on_host` equal ranks.
 uint64_t DefaultHostBudget(int ranks_on_host);
 

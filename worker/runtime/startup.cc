@@ -13,6 +13,7 @@
 namespace rootstock {
 namespace {
 
+constexpr uint32_t kCpuPageTokens = 16;
 constexpr uint64_t kCudaReserveBytes = uint64_t{4} << 30;
 
 absl::StatusOr<DType> WeightType(const WorkerOptions& options) {
@@ -31,15 +32,6 @@ absl::StatusOr<bool> UseCuda(const WorkerOptions& options, int tp_size, const Ho
   if (tp_size > 1) RETURN_IF_ERROR(CanJoinGpus());
   RETURN_IF_ERROR(FreeCudaBytes(place.local_rank).status());
   return true;
-}
-
-// 16; on a GPU doubled while a page is under 1 MB, up to 64 (ADR 5).
-uint32_t DefaultPageTokens(const ModelPlan& plan) {
-  uint32_t tokens = 16;
-  if (!plan.cuda) return tokens;
-  const uint64_t bytes = KvBytesPerToken(plan.spec, plan.tp, plan.compute_type);
-  while (tokens < 64 && tokens * bytes < uint64_t{1} << 20) tokens *= 2;
-  return tokens;
 }
 
 // Of the largest share: embedding, head and the projections.
@@ -103,7 +95,10 @@ absl::StatusOr<ModelPlan> PlanModel(const WorkerOptions& options, int tp_size,
     budget = DefaultHostBudget(place.local_size);
   }
   GeometryRequest request{options.page_tokens, options.num_pages, budget};
-  if (request.page_tokens == 0) request.page_tokens = DefaultPageTokens(plan);
+  if (request.page_tokens == 0) {
+    request.page_tokens =
+        plan.cuda ? CudaPageTokens(plan.spec, plan.tp, plan.compute_type) : kCpuPageTokens;
+  }
   ASSIGN_OR_RETURN(plan.geometry, MakeGeometry(plan.spec, plan.tp, plan.compute_type, request));
   return plan;
 }
