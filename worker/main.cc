@@ -73,7 +73,8 @@ absl::StatusOr<int> Serve(const WorkerOptions& options, GroupBus& bus, Metrics& 
                           **communicator, [&cache](const Digest& d) { return cache / d.Hex(); });
   RETURN_IF_ERROR(bus.Agree(model.status()));
   LogInfo("ready: tp_rank ", bus.tp_rank(), " of ", bus.tp_size(), " on ", device, ", ", threads,
-          " threads, ", DTypeName(plan->source.dtype), " weights, ", group.geometry.num_pages,
+          " threads, ", DTypeName(plan->source.dtype), " weights, ",
+          group.geometry.num_pages == 0 ? "as many as fit" : absl::StrCat(group.geometry.num_pages),
           " pages of ", group.geometry.page_bytes, " bytes");
   WorkerRuntime runtime(**model, **communicator);
   WorkerMetrics worker_metrics(

@@ -20,7 +20,10 @@ class RuntimeExecutor : public CommandExecutor {
   RuntimeExecutor(WorkerRuntime& runtime, WorkerMetrics& metrics, const Communicator& communicator)
       : runtime_(runtime), metrics_(metrics), communicator_(communicator) {}
   absl::StatusOr<AttachReport> Attach(const Epoch& epoch, const GroupLimits& limits) override {
-    return runtime_.Attach(epoch, limits);
+    absl::StatusOr<AttachReport> report = runtime_.Attach(epoch, limits);
+    if (!report.ok()) return report;
+    if (const auto memory = runtime_.memory()) metrics_.ObserveMemory(*memory);
+    return report;
   }
   absl::StatusOr<std::optional<Completion>> Start(const Command& command) override {
     const OwnWork work(communicator_.stats());

@@ -20,6 +20,7 @@ class CpuDevice : public Device {
   std::string kind() const override { return "cpu"; }
   bool host_addressable() const override { return true; }
   absl::StatusOr<DeviceBuffer> Allocate(size_t bytes, const std::string& purpose) override;
+  absl::StatusOr<uint64_t> FreeBytes() override { return 0; }
   absl::StatusOr<std::byte*> Stage(std::byte* to, size_t bytes) override { return to; }
   absl::Status WriteBack() override { return absl::OkStatus(); }
   absl::Status Read(const void* from, std::span<std::byte> out) override;

@@ -117,9 +117,16 @@ int CudaDevice::Count() {
   return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
 }
 
-absl::StatusOr<uint64_t> CudaDevice::FreeBytes(int index) {
+absl::StatusOr<uint64_t> CudaDevice::FreeBytesOf(int index) {
   RETURN_IF_ERROR(Select(index));
   size_t free = 0, total = 0;
+  RETURN_IF_ERROR(CudaStatus(cudaMemGetInfo(&free, &total), "device memory"));
+  return free;
+}
+
+absl::StatusOr<uint64_t> CudaDevice::FreeBytes() {
+  size_t free = 0, total = 0;
+  RETURN_IF_ERROR(CudaStatus(cudaStreamSynchronize(stream_), "device memory"));
   RETURN_IF_ERROR(CudaStatus(cudaMemGetInfo(&free, &total), "device memory"));
   return free;
 }

@@ -26,6 +26,7 @@ class CudaDevice : public Device {
   std::string kind() const override { return kind_; }
   bool host_addressable() const override { return false; }
   absl::StatusOr<DeviceBuffer> Allocate(size_t bytes, const std::string& purpose) override;
+  absl::StatusOr<uint64_t> FreeBytes() override;
   absl::StatusOr<std::byte*> Stage(std::byte* to, size_t bytes) override;
   absl::Status WriteBack() override;
   absl::Status Read(const void* from, std::span<std::byte> out) override;
@@ -34,7 +35,7 @@ class CudaDevice : public Device {
   void NotifyWhenDone(std::function<void()> done) override;
 
   cudaStream_t stream() const { return stream_; }
-  static absl::StatusOr<uint64_t> FreeBytes(int index);
+  static absl::StatusOr<uint64_t> FreeBytesOf(int index);
   // Of the host, without touching any.
   static int Count();
 

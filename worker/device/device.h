@@ -51,6 +51,9 @@ class Device {
   // RESOURCE_EXHAUSTED/no_memory with `purpose` and the bytes.
   virtual absl::StatusOr<DeviceBuffer> Allocate(size_t bytes, const std::string& purpose) = 0;
 
+  // Of what Allocate takes from, free now; nothing where the host's memory is meant.
+  virtual absl::StatusOr<uint64_t> FreeBytes() = 0;
+
   // Where the host writes what WriteBack brings to [to, to + bytes) of the device: `to` itself
   // where the host addresses it. Valid until the next call.
   virtual absl::StatusOr<std::byte*> Stage(std::byte* to, size_t bytes) = 0;

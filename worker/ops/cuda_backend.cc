@@ -29,7 +29,7 @@ absl::StatusOr<Backend> MakeCudaBackend(int index, DType compute_type) {
   return backend;
 }
 
-absl::StatusOr<uint64_t> FreeCudaBytes(int index) { return CudaDevice::FreeBytes(index); }
+absl::StatusOr<uint64_t> FreeCudaBytes(int index) { return CudaDevice::FreeBytesOf(index); }
 int NumCudaDevices() { return CudaDevice::Count(); }
 
 }  // namespace rootstock

@@ -22,6 +22,7 @@ class FakeModel : public StepModel {
 
   explicit FakeModel(int tp_rank, uint32_t num_pages = 64);
   const StepModelInfo& info() const override { return info_; }
+  std::optional<DeviceMemoryUse> memory() override { return memory_use; }
   absl::Status Prepare(const ModelLimits& limits, int max_logprobs) override;
   TokenSampler& sampler() override { return sampler_; }
   bool asynchronous() const override { return leaves_running; }
@@ -38,6 +39,7 @@ class FakeModel : public StepModel {
                                    const std::vector<std::pair<uint64_t, float>>& adapters = {});
 
   bool leaves_running = false;
+  std::optional<DeviceMemoryUse> memory_use;
   int forwards = 0;
   int max_outputs = 0;
   std::vector<int> outputs_seen;  // logit rows of each forward

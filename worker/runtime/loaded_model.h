@@ -20,7 +20,7 @@ struct ModelSource {
   DType dtype = DType::kBF16;  // weights at rest
 };
 
-// What --dtype auto stands for: the type of the files' embedding; f16 is kept as f32, exactly.
+// Of the files' embedding.
 absl::StatusOr<DType> DTypeOfFiles(const std::filesystem::path& model_dir);
 
 // Without reading the weights themselves; see ModelWeights::fingerprint.
@@ -33,6 +33,7 @@ class LoadedModel : public StepModel {
   using PathOf = std::function<std::filesystem::path(const Digest&)>;
 
   // Reads this tp_rank's slices, with progress in the log. `communicator` is borrowed.
+  // geometry.num_pages 0: the first Prepare makes as many pages as fit beside all that it takes.
   static absl::StatusOr<std::unique_ptr<LoadedModel>> Create(
       const ModelSource& source, const ModelSpec& spec, const TpPlan& tp, Backend backend,
       const PageGeometry& geometry, Communicator& communicator, PathOf path_of);
@@ -50,17 +51,23 @@ class LoadedModel : public StepModel {
   const ForwardStats& last_forward() const override { return model_->last_step(); }
   absl::StatusOr<std::unique_ptr<DeviceAdapter>> Load(const LoadAdapter& load) override;
 
-  uint64_t weight_bytes() const { return weights_->device_bytes(); }
+  std::optional<DeviceMemoryUse> memory() override;
 
  private:
   LoadedModel(const ModelSpec& spec, const TpPlan& tp, int tp_rank, Backend backend)
       : spec_(spec), tp_(tp), tp_rank_(tp_rank), backend_(std::move(backend)) {}
+
+  absl::Status MakePages();
+  absl::Status MakeModel(const ModelLimits& limits);
+  // Chooses info_.geometry.num_pages, the same on every tp_rank.
+  absl::Status PlanPages(const ModelLimits& limits);
 
   const ModelSpec spec_;
   const TpPlan tp_;
   const int tp_rank_;
   Backend backend_;
   StepModelInfo info_;
+  uint64_t free_at_start_ = 0;  // before weights
   PathOf path_of_;
   Communicator* communicator_ = nullptr;
   std::unique_ptr<ModelWeights> weights_;

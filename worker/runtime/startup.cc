@@ -14,12 +14,17 @@ namespace rootstock {
 namespace {
 
 constexpr uint32_t kCpuPageTokens = 16;
-constexpr uint64_t kCudaReserveBytes = uint64_t{4} << 30;
 
-absl::StatusOr<DType> WeightType(const WorkerOptions& options) {
+absl::StatusOr<DType> WeightType(const WorkerOptions& options, bool cuda) {
   if (options.dtype == "f32") return DType::kF32;
-  if (options.dtype == "auto" && options.load_format != "dummy") return DTypeOfFiles(options.model);
-  return DType::kBF16;
+  if (options.dtype != "auto" || options.load_format == "dummy") return DType::kBF16;
+  ASSIGN_OR_RETURN(const DType files, DTypeOfFiles(options.model));
+  const DType kept = AutoWeightType(files, cuda);
+  if (kept != files) {
+    LogInfo("--dtype auto: the files' ", DTypeName(files), " weights are kept as ", DTypeName(kept),
+            cuda ? ", rounded; --dtype f32 keeps them exactly" : ", exactly");
+  }
+  return kept;
 }
 
 // auto: where this build and host can, for every rank of the host.
@@ -58,21 +63,22 @@ absl::Status CheckCudaModel(const ModelSpec& spec) {
                       "a GPU serves multiples of 8 up to 256");
 }
 
-// What is free, less weights and a share for workspaces, graphs and libraries.
-absl::StatusOr<uint64_t> CudaBudget(const ModelPlan& plan, const HostPlace& place) {
+// What is left is shared out at the first attach, when the limits of steps are known.
+absl::Status CheckWeightsFit(const ModelPlan& plan, const HostPlace& place) {
   ASSIGN_OR_RETURN(const uint64_t free, FreeCudaBytes(place.local_rank));
   const uint64_t weights = WeightBytes(plan);
-  const uint64_t reserve = kCudaReserveBytes + free / 50;
-  if (weights + reserve >= free) {
-    return MakeError(absl::StatusCode::kResourceExhausted, Reason::kNoMemory, "device",
-                     absl::StrCat("cuda:", place.local_rank),
-                     absl::StrCat("has ", free >> 20, " MiB free; the weights take ", weights >> 20,
-                                  " and workspaces ", reserve >> 20));
-  }
-  return free - weights - reserve;
+  if (weights < free) return absl::OkStatus();
+  return MakeError(absl::StatusCode::kResourceExhausted, Reason::kNoMemory, "device",
+                   absl::StrCat("cuda:", place.local_rank),
+                   absl::StrCat("has ", free >> 20, " MiB free; the weights take ", weights >> 20));
 }
 
 }  // namespace
+
+DType AutoWeightType(DType files, bool cuda) {
+  if (files != DType::kF16) return files;
+  return cuda ? DType::kBF16 : DType::kF32;
+}
 
 absl::StatusOr<ModelPlan> PlanModel(const WorkerOptions& options, int tp_size,
                                     const HostPlace& place) {
@@ -80,7 +86,7 @@ absl::StatusOr<ModelPlan> PlanModel(const WorkerOptions& options, int tp_size,
   ASSIGN_OR_RETURN(plan.spec, LoadModelSpec(options.model));
   ASSIGN_OR_RETURN(plan.tp, MakeTpPlan(plan.spec, tp_size));
   ASSIGN_OR_RETURN(plan.cuda, UseCuda(options, tp_size, place));
-  ASSIGN_OR_RETURN(DType dtype, WeightType(options));
+  ASSIGN_OR_RETURN(DType dtype, WeightType(options, plan.cuda));
   // The GPU computes in the type of the weights, the host's processor always in f32.
   if (plan.cuda) plan.compute_type = dtype;
   plan.source = {options.model, options.load_format == "dummy", dtype};
@@ -88,9 +94,7 @@ absl::StatusOr<ModelPlan> PlanModel(const WorkerOptions& options, int tp_size,
   uint64_t budget = 0;
   if (plan.cuda) {
     RETURN_IF_ERROR(CheckCudaModel(plan.spec));
-    if (options.num_pages == 0) {
-      ASSIGN_OR_RETURN(budget, CudaBudget(plan, place));
-    }
+    RETURN_IF_ERROR(CheckWeightsFit(plan, place));
   } else {
     budget = DefaultHostBudget(place.local_size);
   }
@@ -99,7 +103,10 @@ absl::StatusOr<ModelPlan> PlanModel(const WorkerOptions& options, int tp_size,
     request.page_tokens =
         plan.cuda ? CudaPageTokens(plan.spec, plan.tp, plan.compute_type) : kCpuPageTokens;
   }
+  const bool later = plan.cuda && options.num_pages == 0;
+  if (later) request.num_pages = 2;
   ASSIGN_OR_RETURN(plan.geometry, MakeGeometry(plan.spec, plan.tp, plan.compute_type, request));
+  if (later) plan.geometry.num_pages = 0;
   return plan;
 }
 

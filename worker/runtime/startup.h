@@ -17,7 +17,8 @@ struct ModelPlan {
   Digest fingerprint;
   bool cuda = false;
   DType compute_type = DType::kF32;  // of activations, KV and adapters
-  PageGeometry geometry;             // what this rank could take
+  PageGeometry geometry;             // what this rank could take; num_pages 0: what fits, see
+                                     // LoadedModel::Create
 };
 
 // This rank's place on its host.
@@ -31,6 +32,11 @@ struct HostPlace {
 // host has not.
 absl::StatusOr<ModelPlan> PlanModel(const WorkerOptions& options, int tp_size,
                                     const HostPlace& place);
+
+// What --dtype auto makes of the files' type. f16, which no kernel takes, becomes f32 on the host's
+// processor, where that is exact and costs memory alone, and bf16 on a GPU, whose f32 is many times
+// slower.
+DType AutoWeightType(DType files, bool cuda);
 
 // Of the plan's device. threads: of every parallel loop on the host's processor.
 absl::StatusOr<Backend> MakeBackend(const ModelPlan& plan, const HostPlace& place, int threads);

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 
 #include "absl/status/statusor.h"
 #include "common/base/dtype.h"
@@ -23,6 +24,14 @@ struct StepModelInfo {
   PageGeometry geometry;
 };
 
+// Bytes of device memory by use, of a rank on a GPU.
+struct DeviceMemoryUse {
+  uint64_t weights = 0;
+  uint64_t pages = 0;
+  uint64_t workspace = 0;  // all else that this process took: activations, graphs, libraries
+  uint64_t free = 0;
+};
+
 // Implementations: LoadedModel, and the unit tests' function of (token, position, adapter).
 // *Step thread only.*
 class StepModel {
@@ -31,7 +40,7 @@ class StepModel {
   virtual const StepModelInfo& info() const = 0;
 
   // Takes workspaces for such batches, and the sampler's. Called at each Attach, with nothing
-  // running.
+  // running; the first may fix info().geometry. RESOURCE_EXHAUSTED/no_memory with the sizes.
   virtual absl::Status Prepare(const ModelLimits& limits, int max_logprobs) = 0;
   virtual TokenSampler& sampler() = 0;
   // Whether Forward and Sample return before they have run, so that the next step may be enqueued
@@ -48,6 +57,9 @@ class StepModel {
   // tp_rank 0, null on the others; valid until the next call. Issues collectives: an error leaves
   // the group unusable.
   virtual absl::StatusOr<const float*> Forward(const ForwardBatch& batch) = 0;
+
+  // Nothing on the host's processor.
+  virtual std::optional<DeviceMemoryUse> memory() = 0;
 
   // Of the last Forward.
   virtual const ForwardStats& last_forward() const = 0;

@@ -23,6 +23,9 @@ std::vector<std::string> OpNames() {
   return out;
 }
 
+// What graphs and NCCL take is part of the workspace.
+std::vector<std::string> MemoryKinds() { return {"weights", "pages", "workspace", "free"}; }
+
 }  // namespace
 
 WorkerMetrics::WorkerMetrics(Metrics& m, int tp_rank, const WorkerFacts& facts)
@@ -59,6 +62,10 @@ WorkerMetrics::WorkerMetrics(Metrics& m, int tp_rank, const WorkerFacts& facts)
         {.0001, .0002, .0005, .001, .002, .005, .01, .02, .05, .1, .2, .5, 1},
         {{"tp_rank", {tp_rank_}}});
   }
+  if (!facts.device.empty()) {
+    memory_ = m.MakeGauge("gpu_memory_bytes", "Device memory by what it holds.",
+                          {{"tp_rank", {tp_rank_}}, {"kind", MemoryKinds()}});
+  }
   m.MakeInfo("worker_info", "What this worker is.",
              {{"tp_rank", tp_rank_},
               {"gpu_uuid", facts.device},
@@ -80,6 +87,17 @@ void WorkerMetrics::ObserveWork(std::span<const uint64_t> work_us) {
   if (!skew_.has_value()) return;
   const auto [least, most] = std::minmax_element(work_us.begin(), work_us.end());
   skew_->At(tp_rank_).Observe(1e-6 * static_cast<double>(*most - *least));
+}
+
+void WorkerMetrics::ObserveMemory(const DeviceMemoryUse& use) {
+  if (!memory_.has_value()) return;
+  const auto set = [this](const char* kind, uint64_t bytes) {
+    memory_->At(tp_rank_, kind).Set(static_cast<double>(bytes));
+  };
+  set("weights", use.weights);
+  set("pages", use.pages);
+  set("workspace", use.workspace);
+  set("free", use.free);
 }
 
 void WorkerMetrics::CountLora(const char* kernel, const LoraKernelStats& stats) {

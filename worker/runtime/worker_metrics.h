@@ -27,6 +27,8 @@ class WorkerMetrics {
   void ObserveStep(const StepFacts& step);
   // After a step with rows: each rank's own work. tp_rank 0 shows how far they lie apart.
   void ObserveWork(std::span<const uint64_t> work_us);
+  // After an attach, of a rank on a GPU.
+  void ObserveMemory(const DeviceMemoryUse& use);
   // After any step or tick: what collectives did since the last call.
   void ObserveTick(const CollectiveStats& stats);
 
@@ -39,6 +41,7 @@ class WorkerMetrics {
   const Family<Counter> collective_seconds_, collective_bytes_;
   const Family<Gauge> last_step_;
   std::optional<Family<Histogram>> skew_;  // tp_rank 0
+  std::optional<Family<Gauge>> memory_;    // on a GPU
   std::array<CollectiveCounters, kAllCollectiveOps.size()> seen_{};
 };
 

@@ -10,6 +10,7 @@ namespace rootstock {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
 
 TEST(WorkerMetrics, CountsStepsByPhase) {
   Metrics metrics;
@@ -25,6 +26,21 @@ TEST(WorkerMetrics, CountsStepsByPhase) {
   EXPECT_THAT(text, HasSubstr(R"(step_batch_tokens_sum{tp_rank="1"} 24)"));
   EXPECT_THAT(text, HasSubstr(R"(step_distinct_adapters_sum{tp_rank="1"} 4)"));
   EXPECT_THAT(text, HasSubstr(R"(group="g")"));
+}
+
+TEST(WorkerMetrics, DeviceMemoryIsShownOnAGpuAlone) {
+  Metrics on_gpu, on_cpu;
+  WorkerMetrics gpu(on_gpu, 0, {"GPU-1", "n", "g", "rootstock 0"});
+  WorkerMetrics cpu(on_cpu, 0, {"", "n", "g", "rootstock 0"});
+  gpu.ObserveMemory({1000, 2000, 300, 40});
+  cpu.ObserveMemory({1, 2, 3, 4});
+  for (const char* line : {R"(rootstock_gpu_memory_bytes{kind="weights",tp_rank="0"} 1000)",
+                           R"(rootstock_gpu_memory_bytes{kind="pages",tp_rank="0"} 2000)",
+                           R"(rootstock_gpu_memory_bytes{kind="workspace",tp_rank="0"} 300)",
+                           R"(rootstock_gpu_memory_bytes{kind="free",tp_rank="0"} 40)"}) {
+    EXPECT_THAT(on_gpu.Text(), HasSubstr(line));
+  }
+  EXPECT_THAT(on_cpu.Text(), Not(HasSubstr("gpu_memory_bytes")));
 }
 
 TEST(WorkerMetrics, LoraKernelsAddUp) {

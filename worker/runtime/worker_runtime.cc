@@ -53,9 +53,7 @@ SampleOrder OrderOf(const StepRow& row, const OutputRef& ref, PendingOutput::Use
 }  // namespace
 
 WorkerRuntime::WorkerRuntime(StepModel& model, Communicator& communicator)
-    : model_(model),
-      communicator_(communicator),
-      adapter_pages_(model.info().geometry.num_pages, false) {}
+    : model_(model), communicator_(communicator) {}
 
 absl::StatusOr<AttachReport> WorkerRuntime::Attach(const Epoch& epoch, const GroupLimits& limits) {
   while (!running_.empty()) RETURN_IF_ERROR(Finish().status());
@@ -71,6 +69,7 @@ absl::StatusOr<AttachReport> WorkerRuntime::Attach(const Epoch& epoch, const Gro
   RETURN_IF_ERROR(model_.Prepare(
       {static_cast<int>(limits.max_num_batched_tokens), seqs, max_outputs_, length, seqs},
       static_cast<int>(limits.max_logprobs)));
+  adapter_pages_.resize(model_.info().geometry.num_pages);
   return AttachReport{epoch, model_.info().geometry, model_.info().compute_dtype, adapters_.List()};
 }
 

@@ -45,6 +45,7 @@ class WorkerRuntime {
 
   // Of the Step that completed last.
   const StepFacts& last_step() const { return last_step_; }
+  std::optional<DeviceMemoryUse> memory() { return model_.memory(); }
   size_t num_sequences() const { return sequences_.size(); }
   size_t num_adapters() const { return adapters_.size(); }
 
@@ -74,7 +75,7 @@ class WorkerRuntime {
   int max_outputs_ = 1;
   SequenceTable sequences_;
   AdapterTable adapters_;
-  std::vector<bool> adapter_pages_;  // [num_pages]
+  std::vector<bool> adapter_pages_;  // [num_pages], from the first Attach
   std::deque<PendingStep> running_;
   std::chrono::steady_clock::time_point finished_;  // when the step before ended
   StepFacts last_step_;

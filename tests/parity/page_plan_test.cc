@@ -1,0 +1,91 @@
+// How many pages a rank makes of what is free, on a device that says what that is.
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "worker/device/cpu_device.h"
+#include "worker/parallel/thread_communicator.h"
+#include "worker/runtime/loaded_model.h"
+
+namespace rootstock {
+namespace {
+
+const std::filesystem::path kModel = ROOTSTOCK_SOURCE_DIR "/tests/cases/models/tiny-llama";
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+
+// Host memory of which so much is said to be left.
+class SmallDevice : public CpuDevice {
+ public:
+  explicit SmallDevice(uint64_t free) : CpuDevice(1), free_(free) {}
+  absl::StatusOr<uint64_t> FreeBytes() override { return free_; }
+
+ private:
+  const uint64_t free_;
+};
+
+struct Planned {
+  absl::Status status;
+  PageGeometry geometry;
+};
+
+// Of each rank after Prepare; free[r] bytes are left on rank r.
+std::vector<Planned> Plan(const std::vector<uint64_t>& free) {
+  const ModelSpec spec = *LoadModelSpec(kModel);
+  const TpPlan tp = *MakeTpPlan(spec, static_cast<int>(free.size()));
+  PageGeometry geometry = *MakeGeometry(spec, tp, DType::kF32, {16, 2, 0});
+  geometry.num_pages = 0;
+  const auto group = std::make_shared<ThreadGroup>(static_cast<int>(free.size()));
+  std::vector<Planned> out(free.size());
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < static_cast<int>(free.size()); ++rank) {
+    ranks.emplace_back([&, rank] {
+      ThreadCommunicator communicator(group, rank);
+      Backend backend = MakeCpuBackend(1);
+      backend.device = std::make_unique<SmallDevice>(free[rank]);
+      auto model = LoadedModel::Create({kModel, false, DType::kF32}, spec, tp, std::move(backend),
+                                       geometry, communicator, nullptr);
+      ASSERT_TRUE(model.ok()) << model.status();
+      EXPECT_EQ((*model)->info().geometry.num_pages, 0u);
+      out[rank].status = (*model)->Prepare({64, 8, 8, 100, 8}, 0);
+      out[rank].geometry = (*model)->info().geometry;
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+  return out;
+}
+
+TEST(PagePlanTest, WhatIsFreeLessAReserveBecomesPages) {
+  const Planned small = Plan({600 * kMiB})[0], large = Plan({700 * kMiB})[0];
+  ASSERT_TRUE(small.status.ok()) << small.status;
+  ASSERT_TRUE(large.status.ok()) << large.status;
+  const auto bytes = [](const Planned& p) {
+    return uint64_t{p.geometry.num_pages} * p.geometry.page_bytes;
+  };
+  // Of the 100 MiB more almost all, the rest for the tables of adapters.
+  const uint64_t more = bytes(large) - bytes(small);
+  EXPECT_GT(more, 60 * kMiB);
+  EXPECT_LT(more, 100 * kMiB);
+  EXPECT_LT(bytes(small), 88 * kMiB);
+}
+
+TEST(PagePlanTest, RanksTakeTheFewest) {
+  const std::vector<Planned> ranks = Plan({900 * kMiB, 600 * kMiB});
+  const Planned alone = Plan({600 * kMiB, 600 * kMiB})[0];
+  for (const Planned& rank : ranks) {
+    ASSERT_TRUE(rank.status.ok()) << rank.status;
+    EXPECT_EQ(rank.geometry.num_pages, alone.geometry.num_pages);
+  }
+}
+
+TEST(PagePlanTest, NoRoomOnOneRankIsEveryRanksErrorWithTheSizes) {
+  for (const Planned& rank : Plan({400 * kMiB, 900 * kMiB})) {
+    ASSERT_EQ(rank.status.code(), absl::StatusCode::kResourceExhausted);
+    EXPECT_EQ(GetErrorDetail(rank.status)->reason, Reason::kNoMemory);
+    EXPECT_NE(rank.status.message().find("MiB are free beside weights of"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace rootstock
