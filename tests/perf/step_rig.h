@@ -1,4 +1,5 @@
-// One rank with rows and adapters to run steps of, without coordinator and link.
+// One tp_rank with rows and adapters to run steps of, without coordinator and link: alone, or one
+// of the processes of mpirun, a GPU each.
 #pragma once
 
 #include <deque>
