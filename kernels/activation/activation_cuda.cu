@@ -18,7 +18,8 @@ void SiluMulPlain(const SiluMulArgs& args, const LoraStep& lora, const LoraTarge
 template <bool kLora>
 void SiluMulTile(const SiluMulArgs& args, const LoraStep& lora, const LoraTargets& targets,
                  cudaStream_t stream) {
-  const int blocks = PairBlocks(kLora ? &lora : nullptr, args.tokens, args.n / 64, kSiluWarps, 4);
+  const int blocks =
+      PairBlocks(kLora ? &lora : nullptr, args.tokens, args.n / 64, kSiluWarps, kSiluBlocks);
   LaunchDependent(SiluMulTileKernel<kLora>, blocks, 32 * kSiluWarps, 0, stream, 1, args, lora,
                   targets, LoraSplits(args.tokens, targets.in));
 }

@@ -10,6 +10,7 @@
 namespace rootstock::kernels::cuda {
 
 constexpr int kSiluWarps = 4;
+constexpr int kSiluBlocks = 3;  // of an SM: no room for registers else
 
 // Two tokens of a lane at its 8 columns.
 template <bool kLora>
@@ -60,7 +61,7 @@ struct SiluTokens {
 
 // grid: any.
 template <bool kLora>
-__global__ void __launch_bounds__(32 * kSiluWarps, 4)
+__global__ void __launch_bounds__(32 * kSiluWarps, kSiluBlocks)
     SiluMulTileKernel(SiluMulArgs args, LoraStep step, LoraTargets targets, int splits) {
   using Expand = ExpandTile<2, 2>;
   GridLaunchDependents();
@@ -77,9 +78,12 @@ __global__ void __launch_bounds__(32 * kSiluWarps, 4)
       tile = TileAt<kLora>(step, args.tokens, tile_index);
       if (kLora) expand.SetTile(step, targets, tile, pieces);
     }
+    // B of the pieces behind: the next one's is loaded while this one's outputs are stored.
+    const bool more = walk.Ahead(1);
     if (kLora) {
-      expand.LoadFirst(step, pieces);
-      if (walk.at + 1 < walk.end) expand.PrefetchNext(step, 64);
+      if (fresh || tile.count > 8) expand.LoadFirst(step, pieces);
+      if (fresh && more) expand.PrefetchNext(step, 64);
+      if (walk.Ahead(2)) expand.PrefetchNext(step, 128);
     }
     GridDependencyWait();
     SiluTokens<kLora> tokens(args, column);
@@ -88,6 +92,9 @@ __global__ void __launch_bounds__(32 * kSiluWarps, 4)
       if (kLora && octet > 0) expand.LoadFirst(step, pieces);
       tokens.Begin(tile, expand, octet);
       if (kLora) expand.Sum(step, targets, splits);
+      if (kLora && tile.count <= 8 && more) {
+        expand.LoadFirst(step, {Moved(pieces[0], 64), Moved(pieces[1], 64)});
+      }
       tokens.Store(expand);
     }
   }

@@ -14,9 +14,11 @@ constexpr int kMaxTileRows = 248;
 constexpr int kMaxShared = 232448;  // bytes a block
 constexpr int kBarrierBytes = 4 * 8 * kMaxStages + 16;
 // For a kernel that shares: bytes of shared memory for two small blocks of it, and the bytes of w
-// and x that are still to be loaded when it may start, which is its time.
+// and x that are still to be loaded when it may start, which is its time: the more the longer its
+// own loads may take beside these, but what it and the kernel behind it fetch must not leave the
+// second cache before its use.
 constexpr int kSharedRoom = 10240;
-constexpr int kSharedAhead = 72 << 20;
+constexpr int SharedAhead(int token_rows) { return token_rows < 64 ? 72 << 20 : 512 << 20; }
 
 int CeilDiv(int a, int b) { return (a + b - 1) / b; }
 int RoundUp(int a, int unit) { return CeilDiv(a, unit) * unit; }
@@ -199,7 +201,8 @@ std::string StreamLinear::Run(const LinearArgs& args, cudaStream_t stream) const
   if (args.shares) ring.max_bytes -= kSharedRoom;
   ring = ring.For(tile, args.k, token_rows);
   if (args.shares) {
-    ring.trigger = 1 + kSharedAhead / (kSms * BoxesBytes(tile.rows + token_rows, ring.stage_boxes));
+    const int stage_bytes = kSms * BoxesBytes(tile.rows + token_rows, ring.stage_boxes);
+    ring.trigger = 1 + SharedAhead(token_rows) / stage_bytes;
   }
   return Run(args, tile, ring, stream);
 }

@@ -10,68 +10,34 @@
 #pragma once
 
 #include "kernels/cuda/mma.cuh"
-#include "kernels/lora/lora_device.cuh"
+#include "kernels/lora/lora_tiles.cuh"
 
 namespace rootstock::kernels::cuda {
 
-// Where a lane's columns are: `column` of the target's own; target -1: no LoRA there.
-struct ExpandPiece {
-  int target = -1;
-  int column = 0;
+struct Columns8 {
+  float x[8];
 };
 
-__device__ __forceinline__ ExpandPiece PieceAt(const LoraTargets& targets, int column) {
-  const int target = TargetOf(targets, column);
-  return {target, target < 0 ? 0 : column - Pick(targets.column, target)};
-}
-
-// The tiles of a launch. Without LoRA a row is its token and a tile 8 of them.
-template <bool kLora>
-__device__ __forceinline__ LoraTile TileAt(const LoraStep& step, int num_tokens, int index) {
-  if constexpr (kLora) {
-    if (index >= step.max_tiles) return {};
-    LoraTile tile;
-    reinterpret_cast<int4&>(tile) = __ldg(reinterpret_cast<const int4*>(step.tiles) + index);
-    return tile;
-  } else {
-    return {nullptr, index * 8, max(0, min(8, num_tokens - index * 8))};
+// scale · v · Bᵀ of one entry at eight columns of a site; v: of the entry, [splits][padded rank].
+// Rare: kept out of the way of the other code.
+inline __device__ __noinline__ Columns8 ExpandEntry(const std::byte* slab,
+                                                    const LoraSiteEntry* site, float scale,
+                                                    const float* v, int splits, int column) {
+  const int rank = site->lora_rank;
+  Columns8 out = {};
+#pragma unroll 1
+  for (int r = 0; r < rank; ++r) {
+    float sum = 0.0f;
+#pragma unroll 1
+    for (int s = 0; s < splits; ++s) sum += v[s * PaddedRank(rank) + r];
+    sum *= site->scale * scale;
+    float b[8];
+    Load8(reinterpret_cast<const __nv_bfloat16*>(slab + site->b[r] * kRowUnit) + column, b);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) out.x[i] += sum * b[i];
   }
+  return out;
 }
-
-// Used tiles. All lanes must call it.
-template <bool kLora>
-__device__ __forceinline__ int NumTiles(const LoraStep& step, int num_tokens) {
-  if constexpr (kLora) {
-    int tiles = 0;
-#pragma unroll 4
-    for (int first = 0; first < step.max_tiles; first += 32) {
-      const int index = first + threadIdx.x % 32;
-      const int count = index < step.max_tiles ? __ldg(&step.tiles[index].count) : 0;
-      tiles += __popc(__ballot_sync(~0u, count > 0));
-    }
-    return tiles;
-  } else {
-    return (num_tokens + 7) / 8;
-  }
-}
-
-// A warp's share of (tile, piece of columns) pairs: pieces run fastest so that a tile's tables are
-// read once for many, and few pairs keep few blocks, which leaves the other SMs to the next kernel.
-struct PairWalk {
-  int at, end, pieces;
-
-  __device__ PairWalk(int tiles, int num_pieces) : pieces(num_pieces) {
-    const int warps = gridDim.x * (blockDim.x / 32);
-    const int warp = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
-    const int pairs = tiles * num_pieces;
-    const int share = (pairs + warps - 1) / warps;
-    at = min(pairs, warp * share);
-    end = min(pairs, at + share);
-  }
-  __device__ bool more() const { return at < end; }
-  __device__ int tile() const { return at / pieces; }
-  __device__ int piece() const { return at % pieces; }
-};
 
 // kTargets: 1 if the pieces lie in one target, else a target each.
 template <int kParts, int kTargets>
@@ -108,7 +74,12 @@ class ExpandTile {
   // The tokens from 8 · octet on.
   __device__ __forceinline__ void SetOctet(const LoraStep& step, int octet) {
     const int slot = octet * 8 + Group();
-    row_ = slot < tile_.count ? step.rows[tile_.first + slot] : LoraRow{};
+    const LoraRow row = slot < tile_.count ? step.rows[tile_.first + slot] : LoraRow{};
+    token_ = row.token;
+    member_ = row.sites != nullptr ? row.member : -1;
+    scale_ = row.scale;
+    first_ = tile_.first + octet * 8;
+    stacked_ = __any_sync(~0u, row.next >= 0);
     has_v_ = false;
   }
 
@@ -153,10 +124,7 @@ class ExpandTile {
 #pragma unroll
         for (int c = 0; c < 4; ++c) delta[p][j][c] = 0.0f;
     if (max_rank_ > 0) {
-#pragma unroll
-      for (int t = 0; t < kTargets; ++t) {
-        if (!has_v_) v_[t] = LoadV(step, splits, t, 0);
-      }
+      if (!has_v_) LoadV(step, splits, 0, v_);
       has_v_ = true;
       Multiply(0, v_);
     }
@@ -173,7 +141,7 @@ class ExpandTile {
   __device__ __forceinline__ int Token(const LoraTile& tile, int octet, int e) const {
     const int slot = octet * 8 + 2 * Quad() + e;
     int token = tile.first + slot;
-    if constexpr (kLora) token = __shfl_sync(~0u, row_.token, 8 * Quad() + 4 * e);
+    if constexpr (kLora) token = __shfl_sync(~0u, token_, 8 * Quad() + 4 * e);
     return slot < tile.count ? token : -1;
   }
 
@@ -212,37 +180,53 @@ class ExpandTile {
 #pragma unroll
       for (int p = 0; p < kParts; ++p) LoadRows(step, p, k, offset[Of(p)]);
       uint2 v[kTargets];
+      LoadV(step, splits, k, v);
 #pragma unroll
-      for (int t = 0; t < kTargets; ++t) {
-        LoadOffsets(t, k + 16, offset[t]);
-        v[t] = LoadV(step, splits, t, k);
-      }
+      for (int t = 0; t < kTargets; ++t) LoadOffsets(t, k + 16, offset[t]);
       Multiply(k, v);
     }
   }
 
-  // scale · v[k + 4q … k + 4q + 3] of slot g, as the mma's b.
-  __device__ __forceinline__ uint2 LoadV(const LoraStep& step, int splits, int t, int k) const {
-    const int padded = PaddedRank(site_[t].lora_rank);
-    if (row_.sites == nullptr || k >= padded) return {};
-    const float* v = VOf(step, splits, row_.member, target_[t]) + k + 4 * Quad();
-    float4 sum = {};
-#pragma unroll 1
-    for (int first = 0; first < splits; first += 4) {
-      float4 part[4] = {};
+  // scale · v[k + 4q … k + 4q + 3] of slot g for each target, as the mma's b. The splits of all
+  // targets are on their way together.
+  __device__ __forceinline__ void LoadV(const LoraStep& step, int splits, int k,
+                                        uint2 (&v)[kTargets]) const {
+    constexpr int kBatch = 8 / kTargets;
+    const float* from[kTargets];
+    int padded[kTargets];
+    float4 sum[kTargets] = {};
 #pragma unroll
-      for (int s = 0; s < 4; ++s) {
-        if (first + s < splits) {
-          part[s] = *reinterpret_cast<const float4*>(v + (first + s) * padded);
-        }
-      }
-#pragma unroll
-      for (int s = 0; s < 4; ++s) {
-        sum.x += part[s].x, sum.y += part[s].y, sum.z += part[s].z, sum.w += part[s].w;
-      }
+    for (int t = 0; t < kTargets; ++t) {
+      padded[t] = PaddedRank(site_[t].lora_rank);
+      const bool any = member_ >= 0 && k < padded[t];
+      from[t] = any ? VOf(step, splits, member_, target_[t]) + k + 4 * Quad() : nullptr;
     }
-    const float scale = site_[t].scale * row_.scale;
-    return {PackBf16(scale * sum.x, scale * sum.y), PackBf16(scale * sum.z, scale * sum.w)};
+#pragma unroll 1
+    for (int first = 0; first < splits; first += kBatch) {
+      float4 part[kTargets][kBatch];
+#pragma unroll
+      for (int t = 0; t < kTargets; ++t)
+#pragma unroll
+        for (int s = 0; s < kBatch; ++s) {
+          part[t][s] = {};
+          if (from[t] != nullptr && first + s < splits) {
+            part[t][s] = *reinterpret_cast<const float4*>(from[t] + (first + s) * padded[t]);
+          }
+        }
+#pragma unroll
+      for (int t = 0; t < kTargets; ++t)
+#pragma unroll
+        for (int s = 0; s < kBatch; ++s) {
+          const float4& p = part[t][s];
+          sum[t].x += p.x, sum[t].y += p.y, sum[t].z += p.z, sum[t].w += p.w;
+        }
+    }
+#pragma unroll
+    for (int t = 0; t < kTargets; ++t) {
+      const float scale = site_[t].scale * scale_;
+      v[t] = {PackBf16(scale * sum[t].x, scale * sum[t].y),
+              PackBf16(scale * sum[t].z, scale * sum[t].w)};
+    }
   }
 
   __device__ __forceinline__ void Multiply(int k, const uint2 (&v)[kTargets]) {
@@ -267,10 +251,11 @@ class ExpandTile {
   // The further adapters of stacked tokens: rare, so without tensor cores; v is not rounded.
   __device__ __forceinline__ void AddStacked(const LoraStep& step, const LoraTargets& targets,
                                              int splits) {
-    if (!__any_sync(~0u, row_.next >= 0)) return;
+    if (!stacked_) return;
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
-      int entry = __shfl_sync(~0u, row_.next, 8 * Quad() + 4 * e);
+      const int slot = first_ + 2 * Quad() + e;
+      int entry = slot < tile_.first + tile_.count ? step.rows[slot].next : -1;
 #pragma unroll 1
       for (; entry >= 0; entry = step.rows[entry].next) {
 #pragma unroll
@@ -282,25 +267,19 @@ class ExpandTile {
   __device__ __forceinline__ void AddEntry(const LoraStep& step, const LoraTargets& targets,
                                            int splits, int entry, int p, int e) {
     if (target_[Of(p)] < 0) return;
-    const LoraRow row = step.rows[entry];
-    const LoraSiteEntry site = SiteOf(row.sites, targets, target_[Of(p)]);
-    const float* v = VOf(step, splits, row.member, target_[Of(p)]);
-    const int padded = PaddedRank(site.lora_rank);
-#pragma unroll 1
-    for (int r = 0; r < site.lora_rank; ++r) {
-      float sum = 0.0f;
-#pragma unroll 1
-      for (int s = 0; s < splits; ++s) sum += v[s * padded + r];
-      sum *= site.scale * row.scale;
-      float b[8];
-      Load8(SlabRow<__nv_bfloat16>(step, site.b[r]) + column_[p], b);
+    const LoraRow& row = step.rows[entry];
+    const Columns8 sum =
+        ExpandEntry(step.slab, &SiteOf(row.sites, targets, target_[Of(p)]), row.scale,
+                    VOf(step, splits, row.member, target_[Of(p)]), splits, column_[p]);
 #pragma unroll
-      for (int i = 0; i < 8; ++i) delta[p][i / 2][i % 2 * 2 + e] += sum * b[i];
-    }
+    for (int i = 0; i < 8; ++i) delta[p][i / 2][i % 2 * 2 + e] += sum.x[i];
   }
 
   LoraTile tile_;
-  LoraRow row_;  // of slot 8 · octet + g
+  int token_, member_;  // of slot 8 · octet + g; -1: no adapter
+  float scale_;
+  int first_;     // row of slot 8 · octet
+  bool stacked_;  // one of the octet's tokens
   int target_[kTargets], column_[kParts];
   LoraSiteEntry site_[kTargets];
   int max_rank_;

@@ -4,6 +4,7 @@
 
 #include <tuple>
 
+#include "kernels/linear/linear_cuda.h"
 #include "kernels/lora/lora_case.h"
 
 namespace rootstock::kernels::cuda {
@@ -79,6 +80,43 @@ INSTANTIATE_TEST_SUITE_P(
                      testing::Values(Mix::kIdentical, Mix::kMixedRanks, Mix::kStacked),
                      testing::Values(Shape{257, 576, 0, 136, 0}, Shape{700, 4096, 64, 64, 0},
                                      Shape{300, 40, 5, 24, 3})));
+
+// A chain of projections, each of what the one before gave; shrinks run beside the GEMMs.
+TEST(LoraCudaTest, BehindTheGemmItReadsWhatWasWrittenAheadOfTheGemm) {
+  constexpr int kTokens = 24, kWidth = 4096, kLinks = 16;
+  LoraTargets targets{0, 1};
+  targets.in = targets.features[0] = kWidth;
+  LoraCase c(Type::kBF16, kTokens, targets);
+  AddMix(Mix::kDistinct, &c);
+  c.Build();
+  std::string error;
+  const std::unique_ptr<Linear> linear = MakeLinear(&error);
+  ASSERT_NE(linear, nullptr) << error;
+  std::vector<float> w = RandomFloats(size_t{kWidth} * kWidth, 3);
+  for (float& x : w) x *= 1.0f / 40;
+  const DeviceArray<std::byte> w_device(Encode(Type::kBF16, w));
+  const auto x = Encode(Type::kBF16, RandomFloats(size_t{kTokens} * kWidth, 4));
+  const auto run = [&](bool beside) {
+    DeviceArray<std::byte> out[2] = {DeviceArray<std::byte>(x), DeviceArray<std::byte>(x)};
+    for (int i = 0; i < kLinks; ++i) {
+      LinearArgs args;
+      args.x = out[i % 2].get();
+      args.m = kTokens;
+      args.w = w_device.get();
+      args.n = args.k = kWidth;
+      args.out = out[(i + 1) % 2].get();
+      args.shares = beside && linear->LetsIn(args);
+      EXPECT_EQ(linear->Run(args, nullptr), "");
+      LoraShrink(c.step(), targets, args.x, kTokens, nullptr, args.shares);
+      LoraExpand(c.step(), targets, kWidth, args.out, kTokens, nullptr);
+      if (!beside) EXPECT_EQ(cudaSuccess, cudaDeviceSynchronize());
+    }
+    EXPECT_EQ(cudaSuccess, cudaDeviceSynchronize());
+    return Decode(Type::kBF16, out[0].Get());
+  };
+  const std::vector<float> want = run(false);
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(run(true), want);
+}
 
 TEST(LoraCudaTest, NoTargetsOrTokensLaunchNothing) {
   LoraShrink({}, {}, nullptr, 4, nullptr);

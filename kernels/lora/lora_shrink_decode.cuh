@@ -1,7 +1,9 @@
-// Shrink of decode steps. A work item is (group, up to 32 of its members, 8 ranks of a target,
-// split of the inputs): 32 KB of A. Items go round-robin to a persistent grid; each warp finds them
-// by a scan over the groups, and the next item's rows while the present one's are on their way.
-// Blocks are small enough to run beside those of the GEMM that streams the base's weights.
+// Shrink of decode steps. A work item is (group, up to 8 of its members, 16 ranks of a target,
+// split of the inputs): 64 KB of A, in two halves. Items go round-robin to a persistent grid; each
+// warp finds them by a scan over the groups, and the next item's rows while the present one's are
+// on their way. In the mma the rows are ranks and the columns members.
+// Blocks are small enough to run beside those of the GEMM that streams the base's weights; not
+// beside its widest tile for 64 tokens, whose registers leave room on the spare SMs alone.
 #pragma once
 
 #include "kernels/lora/lora_shrink.cuh"
@@ -10,9 +12,11 @@ namespace rootstock::kernels::cuda {
 
 constexpr int kDecodeThreads = 128;
 constexpr int kDecodeWarps = kDecodeThreads / 32;
-constexpr int kItemMembers = 32;
+constexpr int kItemMembers = 8;
 constexpr int kWarpInputs = kSplitInputs / kDecodeWarps;
-constexpr int kItemSteps = kWarpInputs / 32;  // loads of A of a lane
+constexpr int kItemRanks = 16;
+constexpr int kHalfInputs = kWarpInputs / 2;
+constexpr int kHalfSteps = kHalfInputs / 32;  // loads of a row of a lane
 
 struct DecodeItem {
   bool valid = false;
@@ -51,11 +55,11 @@ class GroupScan {
 #pragma unroll
     for (int t = 0; t < kMaxLoraTargets; ++t) {
       const int rank = __shfl_sync(~0u, rank_[t], owner);
-      const int blocks = (rank + 7) / 8;
+      const int blocks = RankBlocks(rank);
       if (block >= 0 && block < blocks) {
         item.target = t;
         item.lora_rank = rank;
-        item.first_rank = block * 8;
+        item.first_rank = block * kItemRanks;
       }
       block -= blocks;
     }
@@ -66,6 +70,7 @@ class GroupScan {
   }
 
  private:
+  static __device__ int RankBlocks(int rank) { return (rank + kItemRanks - 1) / kItemRanks; }
   static __device__ int Chunks(int count) { return (count + kItemMembers - 1) / kItemMembers; }
 
   __device__ void Load(int first, int before) {
@@ -83,7 +88,7 @@ class GroupScan {
       if (group_.count > 0 && t < targets_.count) {
         rank_[t] = SiteOf(group_.sites, targets_, t).lora_rank;
       }
-      blocks += (rank_[t] + 7) / 8;
+      blocks += RankBlocks(rank_[t]);
     }
     items_ = blocks * Chunks(group_.count) * splits_;
     end_ = items_;
@@ -104,116 +109,106 @@ class GroupScan {
   int items_, end_;  // end_: of this lane's items and all before
 };
 
-// The row of A and the first rows of x of a lane at an item.
+// What a lane needs of an item: its rows of A and x from its first input on, how many inputs there
+// are from there, and where the item's sums go.
 struct ItemRows {
-  const __nv_bfloat16* a = nullptr;
-  const __nv_bfloat16* x[2] = {};
+  const __nv_bfloat16* a[2] = {};
+  const __nv_bfloat16* x = nullptr;
+  int inputs = 0;
+  int members = 0;
+  float* v = nullptr;
 };
 
-__device__ __forceinline__ const __nv_bfloat16* MemberRow(const LoraStep& step,
-                                                          const __nv_bfloat16* x, int in,
-                                                          const DecodeItem& item, int m) {
-  return m < item.members ? x + static_cast<size_t>(step.tokens[item.member + m]) * in : nullptr;
-}
-
 __device__ __forceinline__ ItemRows RowsOf(const LoraStep& step, const DecodeItem& item,
-                                           const __nv_bfloat16* x, int in) {
+                                           const __nv_bfloat16* x, int in, int splits) {
   const int g = threadIdx.x % 32 / 4;
+  const int k = (item.split * kDecodeWarps + threadIdx.x / 32) * kWarpInputs +
+                8 * static_cast<int>(threadIdx.x % 4);
   ItemRows rows;
   if (!item.valid) return rows;
-  rows.x[0] = MemberRow(step, x, in, item, g);
-  rows.x[1] = MemberRow(step, x, in, item, g + 8);
-  if (item.first_rank + g < item.lora_rank) {
-    rows.a = SlabRow<__nv_bfloat16>(step, __ldg(item.site->a + item.first_rank + g));
+  rows.inputs = in - k;
+  rows.members = item.members;
+  rows.v = VOf(step, splits, item.member, item.target) + item.split * PaddedRank(item.lora_rank) +
+           item.first_rank;
+  if (g < item.members) rows.x = x + static_cast<size_t>(step.tokens[item.member + g]) * in + k;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int rank = item.first_rank + 8 * h + g;
+    if (rank < item.lora_rank) {
+      rows.a[h] = SlabRow<__nv_bfloat16>(step, __ldg(item.site->a + rank)) + k;
+    }
   }
   return rows;
 }
 
-// 16 members' products of a warp's inputs, x two loads at a time.
-template <typename BetweenLoads>
-__device__ __forceinline__ void MultiplyItem(const ItemRows& rows, const uint4 (&a)[kItemSteps],
-                                             int k, int in, float (&sum)[4],
-                                             const BetweenLoads& between) {
-  constexpr int kPart = kItemSteps / 8;
+template <int kHalf>
+__device__ __forceinline__ void LoadHalf(const ItemRows& rows, uint4 (&a)[kHalfSteps][2]) {
 #pragma unroll
-  for (int first = 0; first < kItemSteps; first += kPart) {
-    uint4 xs[kPart][2];
+  for (int s = 0; s < kHalfSteps; ++s)
 #pragma unroll
-    for (int s = 0; s < kPart; ++s) {
+    for (int h = 0; h < 2; ++h)
+      a[s][h] = LoadA(rows.a[h], kHalf * kHalfInputs + 32 * s, rows.inputs);
+}
+
+// The products of half of a warp's inputs. x is loaded all at once: beside the GEMM each wait for
+// it is long.
+template <int kHalf>
+__device__ __forceinline__ void MultiplyHalf(const ItemRows& rows, const uint4 (&a)[kHalfSteps][2],
+                                             float (&sum)[4]) {
+  uint4 x[kHalfSteps];
 #pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const int at = k + 32 * (first + s);
-        xs[s][h] = rows.x[h] != nullptr && at < in ? LoadL2(rows.x[h] + at) : uint4{};
-      }
-    }
-    if (first == 0) between();
+  for (int s = 0; s < kHalfSteps; ++s) {
+    const int at = kHalf * kHalfInputs + 32 * s;
+    x[s] = rows.x != nullptr && at < rows.inputs ? LoadL2(rows.x + at) : uint4{};
+  }
 #pragma unroll
-    for (int s = 0; s < kPart; ++s) AddInputs(xs[s], a[first + s], sum);
+  for (int s = 0; s < kHalfSteps; ++s) {
+    MmaBf16(sum, a[s][0].x, a[s][1].x, a[s][0].y, a[s][1].y, x[s].x, x[s].y);
+    MmaBf16(sum, a[s][0].z, a[s][1].z, a[s][0].w, a[s][1].w, x[s].z, x[s].w);
   }
 }
 
-// First input of a lane at an item.
-__device__ __forceinline__ int InputOf(const DecodeItem& item) {
-  const int warp = threadIdx.x / 32;
-  return (item.split * kDecodeWarps + warp) * kWarpInputs + 8 * static_cast<int>(threadIdx.x % 4);
-}
-
-__device__ __forceinline__ void LoadItem(const ItemRows& rows, const DecodeItem& item, int in,
-                                         uint4 (&a)[kItemSteps]) {
-  const int k = InputOf(item);
+// The warps' sums of an item, in order, to v: 16 ranks, zeros beyond the adapter's.
+__device__ __forceinline__ void StoreItem(const ItemRows& rows, int splits, const float (&sum)[4],
+                                          float (&part)[kDecodeWarps][kItemMembers][kItemRanks]) {
+  const int lane = threadIdx.x % 32;
 #pragma unroll
-  for (int s = 0; s < kItemSteps; ++s) a[s] = LoadA(rows.a, k + 32 * s, in);
+  for (int c = 0; c < 4; ++c) {
+    part[threadIdx.x / 32][2 * (lane % 4) + c % 2][c / 2 * 8 + lane / 4] = sum[c];
+  }
+  __syncthreads();
+  const int member = threadIdx.x / kItemRanks;
+  const int rank = threadIdx.x % kItemRanks;
+  if (member >= rows.members) return;
+  float total = 0.0f;
+#pragma unroll
+  for (int w = 0; w < kDecodeWarps; ++w) total += part[w][member][rank];
+  rows.v[member * splits * kMaxLoraTargets * kMaxLoraRank + rank] = total;
 }
 
 // grid: any. x_ready: as LoraShrink says; what was written ahead of the kernel before is in the
 // second cache.
-__global__ void __launch_bounds__(kDecodeThreads, 4)
+__global__ void __launch_bounds__(kDecodeThreads, 3)
     ShrinkDecodeKernel(LoraStep step, LoraTargets targets, const __nv_bfloat16* x, int splits,
                        bool x_ready) {
-  __shared__ float part[2][kDecodeWarps][16][8];
+  __shared__ float part[2][kDecodeWarps][kItemMembers][kItemRanks];
   GridLaunchDependents();
-  const int lane = threadIdx.x % 32;
   GroupScan scan(step, targets, splits);
   int index = blockIdx.x;
   int turn = 0;
-  DecodeItem item = scan.Find(index);
-  ItemRows rows = RowsOf(step, item, x, targets.in);
-  uint4 a[kItemSteps];
-  LoadItem(rows, item, targets.in, a);
-  if (!x_ready && item.valid) GridDependencyWait();
-  while (item.valid) {
-    DecodeItem next;
-    ItemRows next_rows;
-    for (int m = 0; m < item.members; m += 16) {
-      if (m > 0) {
-        rows.x[0] = MemberRow(step, x, targets.in, item, m + lane / 4);
-        rows.x[1] = MemberRow(step, x, targets.in, item, m + 8 + lane / 4);
-      }
-      float sum[4] = {};
-      MultiplyItem(rows, a, InputOf(item), targets.in, sum, [&] {
-        if (m > 0) return;
-        next = scan.Find(index + gridDim.x);
-        next_rows = RowsOf(step, next, x, targets.in);
-      });
-      if (m + 16 >= item.members) LoadItem(next_rows, next, targets.in, a);
-#pragma unroll
-      for (int c = 0; c < 4; ++c) {
-        part[turn][threadIdx.x / 32][c / 2 * 8 + lane / 4][2 * (lane % 4) + c % 2] = sum[c];
-      }
-      __syncthreads();
-      const int member = threadIdx.x / 8;
-      if (m + member < item.members) {
-        float total = 0.0f;
-#pragma unroll
-        for (int w = 0; w < kDecodeWarps; ++w) total += part[turn][w][member][threadIdx.x % 8];
-        StoreRank(step, splits, item.split, item.member + m + member, item.target, item.lora_rank,
-                  item.first_rank + threadIdx.x % 8, total);
-      }
-      turn ^= 1;
-    }
-    index += gridDim.x;
-    item = next;
-    rows = next_rows;
+  ItemRows rows = RowsOf(step, scan.Find(index), x, targets.in, splits);
+  uint4 a[kHalfSteps][2];
+  LoadHalf<0>(rows, a);
+  if (!x_ready && rows.members > 0) GridDependencyWait();
+  for (; rows.members > 0; turn ^= 1) {
+    float sum[4] = {};
+    MultiplyHalf<0>(rows, a, sum);
+    LoadHalf<1>(rows, a);
+    const ItemRows next = RowsOf(step, scan.Find(index += gridDim.x), x, targets.in, splits);
+    MultiplyHalf<1>(rows, a, sum);
+    LoadHalf<0>(next, a);
+    StoreItem(rows, splits, sum, part[turn]);
+    rows = next;
   }
   if (blockIdx.x == 0) GridDependencyWait();
 }
