@@ -12,6 +12,7 @@
 #include "common/wire/library_log.h"
 #include "worker/device/cpu_device.h"
 #include "worker/link/group_bus.h"
+#include "worker/link/group_guard.h"
 #include "worker/link/group_link.h"
 #include "worker/link/rendezvous.h"
 #include "worker/link/signals.h"
@@ -43,9 +44,17 @@ RankHello MakeHello(const WorkerOptions& options, const ModelPlan& plan, const D
           NcclVersion()};
 }
 
+// The GPU drops what its process left running; mpirun ends what is on other hosts.
+void EndGroup(const GroupGuard& guard, const std::string& why) {
+  LogError("group lost: ", why);
+  guard.KillPeers();
+  _exit(1);
+}
+
 // From options to the exit code. An error is every rank's.
 absl::StatusOr<int> Serve(const WorkerOptions& options, GroupBus& bus, Metrics& metrics,
-                          std::unique_ptr<MetricsServer>& server) {
+                          std::unique_ptr<MetricsServer>& server,
+                          std::unique_ptr<GroupGuard>& guard) {
   const Node node = FindNode();
   const int port =
       options.metrics_port == 0 ? 0 : static_cast<int>(options.metrics_port) + node.local_rank;
@@ -64,9 +73,11 @@ absl::StatusOr<int> Serve(const WorkerOptions& options, GroupBus& bus, Metrics& 
   ASSIGN_OR_RETURN(const Group group, Rendezvous(bus, hello));
   if (bus.tp_rank() == 0 && !options.port_file.empty()) WritePorts(options.port_file, group.info);
 
-  auto communicator = MakeCommunicator(*backend->device);
+  const auto on_loss = [&guard](const std::string& why) { EndGroup(*guard, why); };
+  guard = std::make_unique<GroupGuard>(PeersOnHost(group.info, bus.tp_rank()), &EndGroup);
+  auto communicator = MakeCommunicator(*backend->device, on_loss);
   RETURN_IF_ERROR(bus.Agree(communicator.status()));
-  if (plan->cuda) bus.set_patience(kPatience);
+  if (plan->cuda) bus.set_patience(kPatience, on_loss);
   const std::filesystem::path cache = std::filesystem::path(options.cache_dir) / "adapters";
   auto model =
       LoadedModel::Create(plan->source, plan->spec, plan->tp, *std::move(backend), group.geometry,
@@ -96,7 +107,9 @@ int Run(const WorkerOptions& options, Metrics& metrics, std::unique_ptr<MetricsS
   InitLogging(absl::StrCat("worker[", bus.tp_rank(), "/", bus.tp_size(), "]"),
               ParseLogLevel(options.log_level));
   RouteLibraryLogs();
-  const absl::StatusOr<int> code = Serve(options, bus, metrics, server);
+  // Ends before MPI does, where the ranks meet for the last time.
+  std::unique_ptr<GroupGuard> guard;
+  const absl::StatusOr<int> code = Serve(options, bus, metrics, server, guard);
   if (code.ok()) return *code;
   // Every rank has come here, with the same text.
   if (bus.tp_rank() == 0) LogError(std::string(code.status().message()));

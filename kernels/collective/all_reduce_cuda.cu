@@ -7,7 +7,7 @@ namespace {
 
 // The sum over ranks of one piece: `own` is this rank's, parts[PlaceOf(r)· stride] the others'.
 template <typename T, int kRanks>
-__device__ __forceinline__ bool SumPiece(const PeerCall& call, const uint4& own, const uint4* parts,
+__device__ __forceinline__ bool SumPiece(const PeerCall& call, const uint4& own, uint4* parts,
                                          size_t stride, uint4& out) {
   const int rank = call.group.rank;
   uint4 x[kRanks];
@@ -21,10 +21,7 @@ __device__ __forceinline__ bool SumPiece(const PeerCall& call, const uint4& own,
   for (int r = 0; r < kRanks; ++r) {
     if (r < call.group.size) {
       uint4 piece = r == rank ? own : x[r];
-      if (r != rank && !HasArrived(piece) &&
-          !call.Await(parts + PlaceOf(r, rank) * stride, piece)) {
-        return false;
-      }
+      if (r != rank && !call.Take(parts + PlaceOf(r, rank) * stride, piece)) return false;
       Piece<T>::Add(piece, sum);
     }
   }
@@ -50,9 +47,8 @@ __global__ void __launch_bounds__(kPeerThreads)
       StoreVolatile16(call.Inbox(r) + PlaceOf(group.rank, r) * pieces + i, own);
     }
   }
-  call.Arrive(static_cast<uint32_t>((group.size - 1) * pieces));
-  call.Empty();
-  const uint4* const inbox = call.Inbox(group.rank);
+  call.Arrive();
+  uint4* const inbox = call.Inbox(group.rank);
   for (size_t i = first; i < pieces; i += step) {
     uint4 sum;
     const uint4 own = Full(Piece<T>::Load(data, n, i));
@@ -83,9 +79,8 @@ __global__ void __launch_bounds__(kPeerThreads)
       StoreVolatile16(inbox + i, Full(Piece<T>::Load(data, n, r * part + i)));
     }
   }
-  call.Arrive(static_cast<uint32_t>(2 * others * part));
-  call.Empty();
-  const uint4* const inbox = call.Inbox(group.rank);
+  call.Arrive();
+  uint4* const inbox = call.Inbox(group.rank);
   for (size_t i = first; i < length(group.rank); i += step) {
     const size_t at = group.rank * part + i;
     uint4 sum;
@@ -99,7 +94,7 @@ __global__ void __launch_bounds__(kPeerThreads)
   }
   for (int ahead = others; ahead >= 1; --ahead) {
     const int r = (group.rank + ahead) % group.size;
-    const uint4* const sums = inbox + (others + PlaceOf(r, group.rank)) * part;
+    uint4* const sums = inbox + (others + PlaceOf(r, group.rank)) * part;
     for (size_t i = first; i < length(r); i += step) {
       uint4 sum;
       if (!call.Await(sums + i, sum)) return;
@@ -129,8 +124,9 @@ cudaError_t LaunchSum(const PeerGroup& group, SumAlgorithm algorithm, void* data
 template <typename T>
 cudaError_t LaunchSum(const PeerGroup& group, SumAlgorithm algorithm, void* data, size_t n,
                       cudaStream_t stream) {
-  return group.size == 2 ? LaunchSum<T, 2>(group, algorithm, data, n, stream)
-                         : LaunchSum<T, kMaxPeers>(group, algorithm, data, n, stream);
+  if (group.size == 2) return LaunchSum<T, 2>(group, algorithm, data, n, stream);
+  if (group.size <= 4) return LaunchSum<T, 4>(group, algorithm, data, n, stream);
+  return LaunchSum<T, kMaxPeers>(group, algorithm, data, n, stream);
 }
 
 }  // namespace

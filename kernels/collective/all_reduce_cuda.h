@@ -2,9 +2,9 @@
 // into every peer's inbox and is its own flag, so nothing but the data crosses.
 //
 // An inbox starts filled with kEmptyWord, which no pushed word equals: a word that differs has
-// arrived. It has three buffers, taken in turn. A call pushes into the first, empties the one that
-// the call before used (its own reads are over, and no peer can be two calls ahead, since each call
-// ends with what every peer pushed in it), and reads from the first.
+// arrived. Each word is read by one thread, which empties it again. An inbox has three buffers,
+// taken in turn: a call ends with what every peer pushed in it, so a peer may be one call ahead but
+// never three, and what it pushes meets words that were read and emptied.
 //
 // What each sum does is fixed: f32, in rank order, rounded once. So every rank gets the same bits,
 // with either algorithm, whatever else is summed along.
@@ -21,10 +21,9 @@ constexpr uint32_t kEmptyWord = 0x80008000u;
 // Device memory of one rank.
 struct alignas(16) PeerState {
   uint32_t buffer;   // of the next call
-  uint32_t used[3];  // of each buffer, in 16 bytes
   uint32_t arrived;  // blocks of the running call
   uint32_t dead;     // a call was given up: this one and all later ones do nothing
-  uint32_t unused[2];
+  uint32_t unused;
 };
 
 // One rank's view of a group. Inboxes are equally long and lie on 16 bytes; the rest is this rank's
@@ -59,11 +58,12 @@ size_t MostSummed(SumAlgorithm algorithm, Type type, int size, size_t buffer_byt
 cudaError_t AllReduceSum(const PeerGroup& group, SumAlgorithm algorithm, void* data, size_t n,
                          Type type, cudaStream_t stream);
 
+constexpr int kAllRanks = -1;
 // out = the ranks' parts in rank order, part r of words[r] words of 4 bytes, each rounded up to 16
-// bytes at most buffer_bytes / (size - 1). Null out: this rank sends only. The word kEmptyWord
-// arrives as 0.
-cudaError_t AllGatherWords(const PeerGroup& group, const void* in, const size_t* words, void* out,
-                           cudaStream_t stream);
+// bytes at most buffer_bytes / (size - 1). On root alone, or on kAllRanks; the others' out is not
+// used. The word kEmptyWord arrives as 0.
+cudaError_t GatherWords(const PeerGroup& group, const void* in, const size_t* words, void* out,
+                        int root, cudaStream_t stream);
 
 // data[words] becomes root's, any bits; at most buffer_bytes / (2 · (size - 1)) bytes.
 cudaError_t BroadcastWords(const PeerGroup& group, void* data, size_t words, int root,

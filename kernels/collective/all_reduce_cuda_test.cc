@@ -131,7 +131,7 @@ class PeerCollectives : public testing::TestWithParam<int> {
     }
   }
 
-  void Gather(size_t most) {
+  void Gather(size_t most, int root) {
     std::vector<size_t> words;
     std::vector<Bytes> parts;
     Bytes want;
@@ -145,12 +145,13 @@ class PeerCollectives : public testing::TestWithParam<int> {
     const auto out = OnRanks(ranks_, std::vector<Bytes>(ranks_.size(), Bytes(want.size())));
     for (int r = 0; r < ranks_.size(); ++r) {
       ranks_.Use(r);
-      ASSERT_EQ(cudaSuccess, AllGatherWords(ranks_.group(r), in[r].get(), words.data(),
-                                            r == 1 ? nullptr : out[r].get(), ranks_.stream(r)));
+      ASSERT_EQ(cudaSuccess, GatherWords(ranks_.group(r), in[r].get(), words.data(), out[r].get(),
+                                         root, ranks_.stream(r)));
     }
     ranks_.Wait();
     for (int r = 0; r < ranks_.size(); ++r) {
-      ASSERT_EQ(out[r].Get(), r == 1 ? Bytes(want.size()) : want) << r;
+      const bool keeps = root == kAllRanks || root == r;
+      ASSERT_EQ(out[r].Get(), keeps ? want : Bytes(want.size())) << r;
     }
   }
 
@@ -184,7 +185,8 @@ TEST_P(PeerCollectives, ExactAndEqualOnAllRanksWhateverWentBefore) {
       const size_t n = i == 7 || i == 8 ? most : 1 + random_() % (i % 3 == 0 ? 300 : most);
       Sum(n, type, algorithm);
     }
-    Gather(i % 4 == 0 ? 20000 : 50);
+    Gather(i % 4 == 0 ? 20000 : 50, kAllRanks);
+    Gather(i % 4 == 0 ? 20000 : 50, i % ranks_.size());
     Broadcast(1 + random_() % 3000);
   }
 }

@@ -63,45 +63,30 @@ __device__ __forceinline__ int PlaceOf(int from, int to) { return from < to ? fr
 // One call of a collective, as a thread sees it.
 struct PeerCall {
   const PeerGroup& group;
-  size_t base;   // of this call's buffer in every inbox, in 16 bytes
-  size_t clean;  // of the buffer to be emptied
-  uint32_t buffer, dirty;
+  size_t base;  // of this call's buffer in every inbox, in 16 bytes
+  uint32_t buffer;
   bool dead;
 
   // After the wait for earlier kernels.
   __device__ explicit PeerCall(const PeerGroup& g) : group(g) {
-    const uint4 head = LoadVolatile16(g.state);
-    const uint4 tail = LoadVolatile16(&g.state->arrived);
-    buffer = head.x;
-    dead = tail.y != 0;
-    const size_t stride = g.buffer_bytes / 16;
-    const uint32_t before = buffer == 0 ? 2 : buffer - 1;
-    dirty = before == 0 ? head.y : before == 1 ? head.z : head.w;
-    base = buffer * stride;
-    clean = before * stride;
+    const uint4 state = LoadVolatile16(g.state);
+    buffer = state.x;
+    dead = state.z != 0;
+    base = buffer * (g.buffer_bytes / 16);
   }
 
   __device__ uint4* Inbox(int rank) const {
     return reinterpret_cast<uint4*>(group.inbox[rank]) + base;
   }
 
-  // The whole block, once it has read the state and before it ends; used: 16-byte pieces of the
-  // buffer that this call fills.
-  __device__ void Arrive(uint32_t used) const {
+  // The whole block, once it has read the state and before it ends.
+  __device__ void Arrive() const {
     __syncthreads();
     if (threadIdx.x != 0) return;
     PeerState& state = *group.state;
     if (atomicAdd(&state.arrived, 1) + 1 < gridDim.x) return;
     state.arrived = 0;
-    state.used[buffer] = used;
     state.buffer = buffer == 2 ? 0 : buffer + 1;
-  }
-
-  __device__ void Empty() const {
-    uint4* const own = reinterpret_cast<uint4*>(group.inbox[group.rank]) + clean;
-    const uint4 empty = {kEmptyWord, kEmptyWord, kEmptyWord, kEmptyWord};
-    for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < dirty; i += gridDim.x * blockDim.x)
-      own[i] = empty;
   }
 
   // Whether to go on waiting, asked after each kPolls looks; `start` is 0 at first.
@@ -117,15 +102,20 @@ struct PeerCall {
     return *static_cast<volatile uint32_t*>(&state.dead) == 0;
   }
 
-  // The piece at `p` of the own inbox. False when the call is given up.
-  __device__ __forceinline__ bool Await(const uint4* p, uint4& x) const {
-    x = LoadVolatile16(p);
+  // The piece at `p` of the own inbox, of which `x` is the first look. False when the call is given
+  // up.
+  __device__ __forceinline__ bool Take(uint4* p, uint4& x) const {
     uint64_t start = 0;
     for (int polls = 1; !HasArrived(x); ++polls) {
       if (polls % kPolls == 0 && !GoesOn(start)) return false;
       x = LoadVolatile16(p);
     }
+    *p = uint4{kEmptyWord, kEmptyWord, kEmptyWord, kEmptyWord};
     return true;
+  }
+  __device__ __forceinline__ bool Await(uint4* p, uint4& x) const {
+    x = LoadVolatile16(p);
+    return Take(p, x);
   }
 };
 

@@ -12,15 +12,29 @@ struct GatherPlan {
   size_t words[kMaxPeers];
   size_t begin[kMaxPeers];  // of each part in `out`, in words
   size_t stride;            // of parts in an inbox, in 16 bytes
+  int root;                 // or kAllRanks
+
+  // 16-byte pieces that rank `from` sends rank `to`: one at least, so that none runs ahead.
+  __device__ size_t Pieces(int from, int to) const {
+    const bool wanted = root == kAllRanks || root == to;
+    return wanted ? max((words[from] + 3) / 4, size_t{1}) : 1;
+  }
 };
 
 // Words [4 · i, 4 · i + 4) of x[n]; a zero beyond its end.
 __device__ uint4 LoadWords(const uint32_t* x, size_t n, size_t i) {
+  if (4 * i + 4 <= n && reinterpret_cast<uintptr_t>(x) % 16 == 0) {
+    return Full(reinterpret_cast<const uint4*>(x)[i]);
+  }
   const auto word = [&](size_t at) { return at < n ? Full(x[at]) : 0u; };
   return {word(4 * i), word(4 * i + 1), word(4 * i + 2), word(4 * i + 3)};
 }
 
 __device__ void StoreWords(uint32_t* x, size_t n, size_t i, const uint4& piece) {
+  if (4 * i + 4 <= n && reinterpret_cast<uintptr_t>(x) % 16 == 0) {
+    reinterpret_cast<uint4*>(x)[i] = piece;
+    return;
+  }
   const uint32_t word[4] = {piece.x, piece.y, piece.z, piece.w};
 #pragma unroll
   for (int w = 0; w < 4; ++w) {
@@ -28,8 +42,7 @@ __device__ void StoreWords(uint32_t* x, size_t n, size_t i, const uint4& piece) 
   }
 }
 
-// out[begin[r] …] = in of rank r. A rank pushes a piece at least, so that none runs ahead. grid
-// [blocks].
+// out[begin[r] …] = in of rank r. grid [blocks].
 __global__ void __launch_bounds__(kPeerThreads)
     GatherKernel(const __grid_constant__ PeerGroup group, const uint32_t* in,
                  const __grid_constant__ GatherPlan plan, uint32_t* out) {
@@ -38,27 +51,27 @@ __global__ void __launch_bounds__(kPeerThreads)
   const PeerCall call(group);
   if (call.dead) return;
   const size_t first = blockIdx.x * blockDim.x + threadIdx.x, step = gridDim.x * blockDim.x;
-  const auto pieces = [&](int r) { return max((plan.words[r] + 3) / 4, size_t{1}); };
-  const size_t mine = plan.words[group.rank];
-  for (size_t i = first; i < pieces(group.rank); i += step) {
-    const uint4 own = LoadWords(in, mine, i);
-    for (int r = 0; r < group.size; ++r) {
-      if (r == group.rank) {
-        if (out != nullptr) StoreWords(out + plan.begin[r], mine, i, own);
-      } else {
-        StoreVolatile16(call.Inbox(r) + PlaceOf(group.rank, r) * plan.stride + i, own);
-      }
+  const int rank = group.rank;
+  const size_t mine = plan.words[rank];
+  for (int r = 0; r < group.size; ++r) {
+    if (r == rank) continue;
+    uint4* const inbox = call.Inbox(r) + PlaceOf(rank, r) * plan.stride;
+    for (size_t i = first; i < plan.Pieces(rank, r); i += step) {
+      StoreVolatile16(inbox + i, LoadWords(in, mine, i));
     }
   }
-  call.Arrive(static_cast<uint32_t>((group.size - 1) * plan.stride));
-  call.Empty();
+  call.Arrive();
+  const bool keeps = plan.root == kAllRanks || plan.root == rank;
   for (int r = 0; r < group.size; ++r) {
-    if (r == group.rank) continue;
-    const uint4* const part = call.Inbox(group.rank) + PlaceOf(r, group.rank) * plan.stride;
-    for (size_t i = first; i < pieces(r); i += step) {
+    uint4* const part = call.Inbox(rank) + PlaceOf(r, rank) * plan.stride;
+    for (size_t i = first; i < plan.Pieces(r, rank); i += step) {
       uint4 piece;
-      if (!call.Await(part + i, piece)) return;
-      if (out != nullptr) StoreWords(out + plan.begin[r], plan.words[r], i, piece);
+      if (r == rank) {
+        piece = LoadWords(in, mine, i);
+      } else if (!call.Await(part + i, piece)) {
+        return;
+      }
+      if (keeps) StoreWords(out + plan.begin[r], plan.words[r], i, piece);
     }
   }
 }
@@ -84,8 +97,7 @@ __global__ void __launch_bounds__(kPeerThreads)
       StoreVolatile16(call.Inbox(r) + PlaceOf(group.rank, r) * pieces + i, halves);
     }
   }
-  call.Arrive(static_cast<uint32_t>((group.size - 1) * pieces));
-  call.Empty();
+  call.Arrive();
   for (int r = 0; r < group.size; ++r) {
     if (r == group.rank) continue;
     for (size_t i = first; i < pieces; i += step) {
@@ -117,9 +129,10 @@ cudaError_t ClearInbox(const PeerGroup& group, cudaStream_t stream) {
                               : cudaMemsetAsync(group.state, 0, sizeof(*group.state), stream);
 }
 
-cudaError_t AllGatherWords(const PeerGroup& group, const void* in, const size_t* words, void* out,
-                           cudaStream_t stream) {
+cudaError_t GatherWords(const PeerGroup& group, const void* in, const size_t* words, void* out,
+                        int root, cudaStream_t stream) {
   GatherPlan plan = {};
+  plan.root = root;
   size_t begin = 0;
   for (int r = 0; r < group.size; ++r) {
     plan.words[r] = words[r];

@@ -130,8 +130,8 @@ class Goldens(unittest.TestCase):
                          adapter_root=rig.ROOT) as cluster:
             for tp_size in tp_sizes:
                 with self.subTest(model=model, tp_size=tp_size):
-                    cluster.start_group(tp_size, "--device", self.device, "--dtype", "f32", "--threads",
-                                        2 if tp_size == 1 else 1)
+                    cluster.start_group(tp_size, "--device", self.device, "--dtype", "f32",
+                                        "--threads", 2 if tp_size == 1 else 1)
                     self.register(cluster, goldens)
                     self.first_logits(cluster, goldens)
                     self.assertEqual(cluster.end_group(), 0, cluster.groups["g0"].text())
@@ -141,8 +141,8 @@ class Goldens(unittest.TestCase):
         with rig.Cluster(path, "--max-logprobs", "128", adapter_root=rig.ROOT) as cluster:
             for tp_size in tp_sizes:
                 with self.subTest(model=model, tp_size=tp_size):
-                    cluster.start_group(tp_size, "--device", self.device, "--dtype", "f32", "--threads",
-                                        2 if tp_size == 1 else 1)
+                    cluster.start_group(tp_size, "--device", self.device, "--dtype", "f32",
+                                        "--page-tokens", 16, "--threads", 2 if tp_size == 1 else 1)
                     self.register(cluster, goldens)
                     self.mixed_batch(cluster, goldens)
                     if tp_size == tp_sizes[-1]:

@@ -101,10 +101,10 @@ class StepRig {
   TpPlan tp_;
   PageGeometry geometry_;
   Backend backend_;
+  std::unique_ptr<Communicator> communicator_;  // outlives the graphs that hold its calls
   std::unique_ptr<ModelWeights> weights_;
   std::unique_ptr<Slab> slab_;
   std::unique_ptr<Ops> ops_;
-  std::unique_ptr<Communicator> communicator_;
   int tp_rank_ = 0;
   std::deque<uint64_t> marks_;  // of the steps that run
   std::unique_ptr<Model> model_;

@@ -8,7 +8,6 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/wire/plan_wire.h"
 #include "rootstock/v1/group.pb.h"
@@ -39,8 +38,7 @@ GroupBus::~GroupBus() {
 
 void GroupBus::CheckPatience(Clock::time_point start) const {
   if (!patience_.has_value() || Clock::now() - start < *patience_) return;
-  LogError("group lost: a tp_rank has not answered for ", patience_->count(), " ms");
-  MPI_Abort(MPI_COMM_WORLD, 1);
+  on_loss_(absl::StrCat("a tp_rank has not answered for ", patience_->count(), " ms"));
 }
 
 void GroupBus::WaitPatiently(MPI_Request* request) const {

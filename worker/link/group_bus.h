@@ -5,6 +5,7 @@
 #include <mpi.h>
 
 #include <chrono>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -52,8 +53,12 @@ class GroupBus {
   absl::Status Agree(const absl::Status& mine, uint64_t number, std::vector<uint64_t>& numbers,
                      bool at_once = false);
   // How long a rank waits for one that has no reason to be late, before it takes it for lost and
-  // aborts the job; without it, for ever.
-  void set_patience(std::chrono::milliseconds patience) { patience_ = patience; }
+  // calls on_loss, which ends the process; without it, for ever.
+  void set_patience(std::chrono::milliseconds patience,
+                    std::function<void(const std::string& why)> on_loss) {
+    patience_ = patience;
+    on_loss_ = std::move(on_loss);
+  }
   // By rank.
   std::vector<std::string> AllGather(const std::string& mine);
 
@@ -62,7 +67,7 @@ class GroupBus {
   void BroadcastPayload(std::string& bytes);
   // Of a message that its receivers wait for, or are about to.
   void WaitPatiently(MPI_Request* request) const;
-  // Aborts the job once patience is over.
+  // Calls on_loss once patience is over.
   void CheckPatience(std::chrono::steady_clock::time_point start) const;
 
   MPI_Comm plans_ = MPI_COMM_NULL;
@@ -70,6 +75,7 @@ class GroupBus {
   int tp_rank_ = 0;
   int tp_size_ = 1;
   std::optional<std::chrono::milliseconds> patience_;
+  std::function<void(const std::string& why)> on_loss_;
 };
 
 }  // namespace rootstock

@@ -1,6 +1,7 @@
 // The communicator that fits where a tp_rank computes.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -16,7 +17,8 @@ absl::Status CanJoinGpus();
 std::string NcclVersion();
 
 // Among all processes of the MPI job; every rank calls it. Borrows `device`. An error is this
-// rank's alone: the ranks agree on it before the first collective.
-absl::StatusOr<std::unique_ptr<Communicator>> MakeCommunicator(Device& device);
+// rank's alone: the ranks agree on it before the first collective. on_loss: see NcclOptions.
+absl::StatusOr<std::unique_ptr<Communicator>> MakeCommunicator(
+    Device& device, std::function<void(const std::string& why)> on_loss = {});
 
 }  // namespace rootstock

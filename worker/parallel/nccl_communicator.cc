@@ -60,9 +60,10 @@ class NcclCommunicator : public Communicator {
   absl::Status JoinNccl();
   // The result of a call, once it is known.
   absl::Status Done(ncclResult_t result, const char* call, std::chrono::seconds limit = kInitLimit);
-  // Whether our own kernels take these words; `aligned`: to 16 bytes.
-  bool TakesWords(std::span<const size_t> counts, DType type) const;
-  absl::Status GatherWords(const void* in, std::span<const size_t> counts, void* out, DType type);
+  // Whether our own kernel gathers such parts, of `most` bytes at most.
+  bool TakesParts(std::span<const size_t> counts, DType type, size_t most) const;
+  absl::Status GatherWords(const void* in, std::span<const size_t> counts, void* out, DType type,
+                           int root);
 
   CudaDevice& device_;
   MPI_Comm mpi_ = MPI_COMM_NULL;
@@ -171,20 +172,20 @@ absl::Status NcclCommunicator::AllReduceSum(void* data, size_t n, DType type) {
               "ncclAllReduce");
 }
 
-bool NcclCommunicator::TakesWords(std::span<const size_t> counts, DType type) const {
+bool NcclCommunicator::TakesParts(std::span<const size_t> counts, DType type, size_t most) const {
   if (peers_ == nullptr) return false;
   return std::all_of(counts.begin(), counts.end(), [&](size_t count) {
     const size_t bytes = count * DTypeBytes(type);
-    return bytes % 4 == 0 && bytes <= algorithms_.one_shot;
+    return bytes % sizeof(uint32_t) == 0 && bytes <= most;
   });
 }
 
 absl::Status NcclCommunicator::GatherWords(const void* in, std::span<const size_t> counts,
-                                           void* out, DType type) {
+                                           void* out, DType type, int root) {
   std::array<size_t, cuda::kMaxPeers> words = {};
-  for (int r = 0; r < size_; ++r) words[r] = counts[r] * DTypeBytes(type) / 4;
-  return CudaStatus(cuda::AllGatherWords(peers_->group(), in, words.data(), out, device_.stream()),
-                    "gather");
+  for (int r = 0; r < size_; ++r) words[r] = counts[r] * DTypeBytes(type) / sizeof(uint32_t);
+  return CudaStatus(
+      cuda::GatherWords(peers_->group(), in, words.data(), out, root, device_.stream()), "gather");
 }
 
 absl::Status NcclCommunicator::AllGather(const void* in, std::span<const size_t> counts, void* out,
@@ -192,7 +193,9 @@ absl::Status NcclCommunicator::AllGather(const void* in, std::span<const size_t>
   const size_t width = DTypeBytes(type);
   RETURN_IF_ERROR(CheckCounts(counts, size_));
   const CollectiveStats::Timer timer(stats_, CollectiveOp::kAllGather, TotalOf(counts) * width);
-  if (TakesWords(counts, type)) return GatherWords(in, counts, out, type);
+  if (TakesParts(counts, type, algorithms_.one_shot)) {
+    return GatherWords(in, counts, out, type, cuda::kAllRanks);
+  }
   ncclGroupStart();
   auto* at = static_cast<std::byte*>(out);
   for (int r = 0; r < size_; ++r) {
@@ -208,7 +211,11 @@ absl::Status NcclCommunicator::Gather(const void* in, std::span<const size_t> co
   const size_t width = DTypeBytes(type);
   RETURN_IF_ERROR(CheckCounts(counts, size_));
   const CollectiveStats::Timer timer(stats_, CollectiveOp::kAllGather, counts[rank_] * width);
-  if (TakesWords(counts, type)) return GatherWords(in, counts, rank_ == root ? out : nullptr, type);
+  // Whatever fits: one crossing, and no thread of NCCL.
+  if (peers_ != nullptr &&
+      TakesParts(counts, type, peers_->group().buffer_bytes / (size_ - 1) / 16 * 16)) {
+    return GatherWords(in, counts, out, type, root);
+  }
   ncclGroupStart();
   if (rank_ != root) {
     ncclSend(in, counts[rank_], NcclTypeOf(type), root, nccl_, device_.stream());

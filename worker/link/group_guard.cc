@@ -1,0 +1,76 @@
+#include "worker/link/group_guard.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdint>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace rootstock {
+
+bool IsSibling(pid_t pid) {
+  std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));
+  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  // After the name in brackets, which may hold anything: state, then the parent.
+  std::istringstream rest(text.substr(std::min(text.size(), text.rfind(')') + 1)));
+  char state = 0;
+  pid_t parent = 0;
+  return rest >> state >> parent && parent == getppid();
+}
+
+std::vector<GroupGuard::Peer> PeersOnHost(const GroupInfo& info, int tp_rank) {
+  std::vector<GroupGuard::Peer> out;
+  for (size_t r = 0; r < info.ranks.size(); ++r) {
+    const auto pid = static_cast<pid_t>(info.ranks[r].pid);
+    const bool here = info.ranks[r].host == info.ranks[tp_rank].host && IsSibling(pid);
+    if (here && pid != getpid()) out.push_back({pid, absl::StrCat("tp_rank ", r)});
+  }
+  return out;
+}
+
+GroupGuard::GroupGuard(const std::vector<Peer>& peers, OnLoss on_loss)
+    : end_(eventfd(0, EFD_CLOEXEC)) {
+  for (const Peer& peer : peers) {
+    const int fd = static_cast<int>(syscall(SYS_pidfd_open, peer.pid, 0));
+    if (fd >= 0) watched_.push_back({fd, peer.name});
+  }
+  thread_ = std::thread([this, on_loss = std::move(on_loss)] { Run(on_loss); });
+}
+
+GroupGuard::~GroupGuard() {
+  const uint64_t one = 1;
+  const ssize_t written = write(end_, &one, sizeof(one));
+  if (written == sizeof(one)) thread_.join();
+  for (const Watched& watched : watched_) close(watched.fd);
+  close(end_);
+}
+
+void GroupGuard::Run(const OnLoss& on_loss) {
+  std::vector<pollfd> polled = {{end_, POLLIN, 0}};
+  for (const Watched& watched : watched_) polled.push_back({watched.fd, POLLIN, 0});
+  while (poll(polled.data(), polled.size(), -1) < 0 && errno == EINTR) {
+  }
+  if (polled[0].revents != 0) return;
+  for (size_t i = 1; i < polled.size(); ++i) {
+    if (polled[i].revents != 0)
+      return on_loss(*this, absl::StrCat(watched_[i - 1].name, " is gone"));
+  }
+}
+
+void GroupGuard::KillPeers() const {
+  for (const Watched& watched : watched_) {
+    syscall(SYS_pidfd_send_signal, watched.fd, SIGKILL, nullptr, 0);
+  }
+}
+
+}  // namespace rootstock

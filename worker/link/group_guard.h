@@ -1,0 +1,54 @@
+// The other processes of a group on this host: noticed when they are gone, and ended with this one.
+#pragma once
+
+#include <sys/types.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "common/plan/plan.h"
+
+namespace rootstock {
+
+// A group is one failure domain. mpirun takes seconds to end the ranks that are left; a rank that
+// waits on a GPU notices nothing at all. *Thread-safe.*
+class GroupGuard {
+ public:
+  struct Peer {
+    pid_t pid = 0;
+    std::string name;  // "tp_rank 1"
+  };
+  using OnLoss = std::function<void(const GroupGuard& guard, const std::string& why)>;
+  // Watches processes that run; those that can't be watched are left out. on_loss is called on the
+  // guard's thread, once, when one of them has ended.
+  GroupGuard(const std::vector<Peer>& peers, OnLoss on_loss);
+  ~GroupGuard();  // nothing is watched any more
+  GroupGuard(const GroupGuard&) = delete;
+  GroupGuard& operator=(const GroupGuard&) = delete;
+
+  // SIGKILL to those that are left, stopped ones too.
+  void KillPeers() const;
+
+ private:
+  struct Watched {
+    int fd = -1;
+    std::string name;
+  };
+  void Run(const OnLoss& on_loss);
+
+  std::vector<Watched> watched_;
+  int end_ = -1;
+  std::thread thread_;
+};
+
+// Whether process `pid` has the parent of this one.
+bool IsSibling(pid_t pid);
+
+// The other ranks of this rank's host. mpirun is the parent of all of them: an id of another PID
+// namespace is never taken for a rank's.
+std::vector<GroupGuard::Peer> PeersOnHost(const GroupInfo& info, int tp_rank);
+
+}  // namespace rootstock

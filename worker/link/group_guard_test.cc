@@ -1,0 +1,72 @@
+#include "worker/link/group_guard.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <future>
+
+namespace rootstock {
+namespace {
+
+using namespace std::chrono_literals;
+
+// A child that does nothing until it is killed.
+pid_t Idle() {
+  const pid_t pid = fork();
+  if (pid != 0) return pid;
+  for (;;) pause();
+}
+
+int EndOf(pid_t pid) {
+  int status = 0;
+  waitpid(pid, &status, 0);
+  return WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+}
+
+TEST(GroupGuard, TellsWhichPeerIsGone) {
+  const pid_t first = Idle(), second = Idle();
+  std::promise<std::string> lost;
+  GroupGuard guard({{first, "tp_rank 0"}, {second, "tp_rank 2"}},
+                   [&](const GroupGuard&, const std::string& why) { lost.set_value(why); });
+  kill(second, SIGKILL);
+  auto why = lost.get_future();
+  ASSERT_EQ(why.wait_for(10s), std::future_status::ready);
+  EXPECT_EQ(why.get(), "tp_rank 2 is gone");
+  EndOf(second);
+  guard.KillPeers();
+  EXPECT_EQ(EndOf(first), SIGKILL);
+}
+
+TEST(GroupGuard, KillsPeersThatStandStill) {
+  const pid_t peer = Idle();
+  GroupGuard guard({{peer, "tp_rank 1"}}, [](const GroupGuard&, const std::string&) {});
+  kill(peer, SIGSTOP);
+  guard.KillPeers();
+  EXPECT_EQ(EndOf(peer), SIGKILL);
+}
+
+TEST(GroupGuard, SaysNothingOnceItIsGone) {
+  const pid_t peer = Idle();
+  bool told = false;
+  {
+    GroupGuard guard({{peer, "tp_rank 1"}},
+                     [&](const GroupGuard&, const std::string&) { told = true; });
+  }
+  kill(peer, SIGKILL);
+  EndOf(peer);
+  EXPECT_FALSE(told);
+}
+
+TEST(GroupGuard, RanksOfAHostAreSiblings) {
+  EXPECT_TRUE(IsSibling(getpid()));
+  const pid_t child = Idle();
+  EXPECT_FALSE(IsSibling(child));
+  kill(child, SIGKILL);
+  EndOf(child);
+  EXPECT_FALSE(IsSibling(child));
+}
+
+}  // namespace
+}  // namespace rootstock
