@@ -155,35 +155,48 @@ class Workers(unittest.TestCase):
     def test_missing_weights(self):
         folder = self.copy("missing")
         (folder / "model.safetensors").unlink()
-        self.ends(folder, "model.safetensors")
+        self.ends(folder, f"model={folder}: has neither model.safetensors nor")
 
     def test_truncated_weights(self):
         folder = self.copy("truncated")
         file = folder / "model.safetensors"
         file.write_bytes(file.read_bytes()[:-100])
-        self.ends(folder, "model.safetensors")
+        self.ends(folder, "model.safetensors: truncated: the header promises ")
 
     def test_a_lying_header(self):
         folder = self.copy("lying")
         file = folder / "model.safetensors"
-        file.write_bytes((2**60).to_bytes(8, "little") + file.read_bytes()[8:])
-        self.ends(folder, "model.safetensors")
+        whole = file.read_bytes()
+        file.write_bytes((2**60).to_bytes(8, "little") + whole[8:])
+        self.ends(folder, f"model.safetensors: header of {2**60} bytes, at most")
+        # Of the right length, and two tensors say that they lie at one place.
+        start = 8 + int.from_bytes(whole[:8], "little")
+        header = json.loads(whole[8:start])
+        one, two = (f"model.layers.{layer}.self_attn.q_proj.weight" for layer in (0, 1))
+        header[two]["data_offsets"] = header[one]["data_offsets"]
+        lie = json.dumps(header).encode()
+        file.write_bytes(len(lie).to_bytes(8, "little") + lie + whole[start:])
+        self.ends(folder, "model.safetensors=model.layers.", "tensors overlap")
 
     def test_a_config_of_another_shape(self):
-        folder = self.copy("shape")
-        (folder / "config.json").write_text(json.dumps({**CONFIG, "hidden_size": 2 * CONFIG["hidden_size"]}))
-        self.ends(folder, "shape")
+        folder = self.copy("other-config")
+        hidden, rows = CONFIG["hidden_size"], CONFIG["vocab_size"]
+        (folder / "config.json").write_text(json.dumps({**CONFIG, "hidden_size": 2 * hidden}))
+        self.ends(folder, "tensor=model.embed_tokens.weight: has shape "
+                  f"[{rows}, {hidden}], config.json asks for [{rows}, {2 * hidden}]")
 
     def test_an_unknown_architecture(self):
         folder = self.copy("architecture")
         (folder / "config.json").write_text(
             json.dumps({**CONFIG, "architectures": ["FalconForCausalLM"]}))
-        self.ends(folder, "FalconForCausalLM")
+        self.ends(folder, 'architectures=["FalconForCausalLM"]: served are LlamaForCausalLM')
 
     def test_heads_that_do_not_split(self):
         allowed = rig.tp_sizes(MODEL, 8)
         wrong = next(tp for tp in range(2, 9) if tp not in allowed)
-        self.ends(MODEL, str(wrong), str(CONFIG["num_attention_heads"]), tp_size=wrong)
+        heads, kv_heads = CONFIG["num_attention_heads"], CONFIG["num_key_value_heads"]
+        self.ends(MODEL, f"tp_size={wrong}: can't split {heads} query heads and {kv_heads} KV heads",
+                  tp_size=wrong)
 
     def test_another_model_on_the_second_rank(self):
         other = self.copy("second")

@@ -105,17 +105,17 @@ class Conformance(unittest.TestCase):
         kv = -(-longest // 16)
         budget = 1 + max(pages.values(), default=0) + kv
         cluster.start_group(tp_size, "--num-pages", budget, "--page-tokens", 16)
-        seen = []
         for _ in range(2):
             for name, expect in served(cases).items():
                 probe = expect["probes"][0]
                 answer = cluster.generate(name, probe["prompt"], len(probe["greedy"]))
                 self.assertEqual(answer.code, 0, answer.errors)
                 self.assertEqual(answer.tokens, probe["greedy"], name)
-                seen.append(len(cluster.group()["resident_adapters"]))
-        if sum(pages.values()) > budget:
-            self.assertLess(max(seen), len(pages), "nothing had to go")
-        return seen
+            self.assertTrue(cluster.group()["resident_adapters"])
+            # An answer whose KV takes every page.
+            self.assertEqual(cluster.generate("base", [1], 16 * (budget - 1)).code, 0)
+            self.assertEqual(cluster.group()["resident_adapters"], [])
+        self.mixed_batch(cluster, cases)  # adapters and KV take each other's pages
 
     def run_model(self, model):
         cases = CASES[model]

@@ -76,18 +76,21 @@ class Output(unittest.TestCase):
 
 
 class Groups(unittest.TestCase):
-    """What loractl says of groups that are not there."""
+    """What loractl and the health service say of groups that are not there."""
 
     def test_from_none_to_one_that_drained(self):
         cluster = self.enterContext(rig.Cluster(MODEL))
         self.assertIn("no group is attached: requests wait", self.status(cluster))
+        self.assertFalse(cluster.healthy())
         waiting = cluster.stream("--model", "base", "--token-ids", "1,2", "--max-tokens", "3")
         rig.wait_for("the notice", lambda: "loractl: no group is attached: waiting" in waiting.text())
         cluster.start_group(1)
         self.assertEqual(waiting.wait(), 0)
+        self.assertTrue(cluster.healthy())
         self.assertEqual(cluster.end_group(), 0)
         rig.wait_for("the end", lambda: cluster.group()["state"] == "drained")
         self.assertIn("no group is ready (g0: drained): requests wait", self.status(cluster))
+        rig.wait_for("the health service", lambda: not cluster.healthy())
         for state in ("forming", "ready", "draining", "broken"):
             self.assertEqual(cluster.metric("group_state", group="g0", state=state), 0)
 

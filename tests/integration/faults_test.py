@@ -219,19 +219,47 @@ class Faults(unittest.TestCase):
     def test_the_drain_rpc_and_sigusr1_end_a_group(self):
         for how in ("rpc", "signal"):
             group = self.cluster.start_group(2, name=how)
-            work = self.start_work(self.work(2) if how == "rpc" else
-                                   {"one": {"model": "base", "token_ids": [1, 2],
-                                            "max_tokens": LONG}})
             self.register()
+            requests = self.work(2)
+            work = self.start_work(requests)
+            rig.wait_for("the work", lambda: (
+                self.cluster.status()["running_requests"] == len(requests)))
             if how == "rpc":
                 self.assertEqual(self.cluster.ctl("drain", how).code, 0)
-                work.wait()
             else:
-                work.wait()
                 group.send(signal.SIGUSR1)
             self.assertEqual(group.wait(), 0, group.text())
+            self.assertEqual(work.wait(), 0, work.text()[-2000:])  # what ran was finished
         self.assertEqual(self.cluster.ctl("drain", "none").error["code"], "NOT_FOUND")
         self.assertTrue(self.cluster.coordinator.running)
+
+    def test_lost_or_spoilt_content_fails_its_own_requests_only(self):
+        self.register()
+        blobs = self.cluster.folder / "data/blobs"
+        file = {a["name"]: next(blobs.rglob(f"*{a['digest']}*"))
+                for a in self.cluster.ctl("adapter", "list").json["adapters"]}
+        lost, spoilt, good = ADAPTERS
+        file[lost].unlink()
+        content = bytearray(file[spoilt].read_bytes())
+        content[-1] ^= 1
+        file[spoilt].chmod(0o600)
+        file[spoilt].write_bytes(content)
+        self.cluster.start_group(2)
+        expect = json.loads((rig.CASES / "adapters" / good / "expect.json").read_text())
+        probe = expect["probes"][0]
+        requests = {name: {"model": name, "token_ids": probe["prompt"],
+                           "max_tokens": len(probe["greedy"])} for name in ["base", *ADAPTERS]}
+        for _ in range(2):  # and again: neither name has become unusable for good
+            answers = self.cluster.batch(requests)
+            for name in (lost, spoilt):
+                self.assertIn(f"adapter={name}: could not be loaded",
+                              answers[name].get("error", {}).get("message", ""))
+            self.assertEqual(answers[good]["samples"][0]["token_ids"], probe["greedy"])
+            self.assertNotIn("error", answers["base"])
+        for name in (lost, spoilt):  # registered anew it is whole again
+            self.cluster.ctl("adapter", "rm", name)
+            self.assertEqual(self.cluster.register(name, name).code, 0)
+            self.assertEqual(self.cluster.generate(name, [1], 1).code, 0)
 
     def test_unregistering_frees_pages_at_once(self):
         self.cluster.start_group(1)

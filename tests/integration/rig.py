@@ -7,6 +7,7 @@ import pathlib
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -225,6 +226,25 @@ class Cluster:
         """A generate that stays open; its output in a file."""
         return Process([BIN / "loractl", "--address", self.address, "generate", *arguments],
                        self.folder / f"stream-{time.monotonic_ns()}.log")
+
+    def healthy(self):
+        """Whether grpc.health.v1 says that the server serves, asked in plain HTTP/2."""
+        def frame(kind, flags, stream, payload):
+            return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + \
+                stream.to_bytes(4, "big") + payload
+        headers = {":method": "POST", ":scheme": "http", ":path": "/grpc.health.v1.Health/Check",
+                   ":authority": "t", "te": "trailers", "content-type": "application/grpc"}
+        fields = b"".join(b"\0" + b"".join(bytes([len(word)]) + word.encode() for word in pair)
+                          for pair in headers.items())
+        with socket.create_connection(self.address.split(":"), 10) as connection:
+            connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, b"") +
+                               frame(1, 4, 1, fields) + frame(0, 1, 1, bytes(5)))
+            stream = connection.makefile("rb")
+            while True:
+                head = stream.read(9)
+                payload = stream.read(int.from_bytes(head[:3], "big"))
+                if head[3] == 0:  # DATA: a gRPC message, HealthCheckResponse{status}
+                    return payload[5:] == b"\x08\x01"
 
     # ---- metrics
 
