@@ -10,8 +10,7 @@
 namespace rootstock {
 namespace {
 
-constexpr int kSliceAlign = 8;            // elements of a fully sharded o or down's output slice
-constexpr char kIdVersion[] = "layout1";  // raise when placement changes
+constexpr char kIdVersion[] = "layout2";  // raise when placement changes
 
 uint64_t RoundUp(uint64_t n, uint64_t to) { return (n + to - 1) / to * to; }
 
@@ -27,10 +26,13 @@ void AppendEntries(const ModelSpec& model, const LoraModule& module, const TpPla
   LayoutEntry b = {.layer = module.layer, .module = m, .role = LoraRole::kB, .ranks = all_ranks};
   if (row_parallel) {
     a.elements = shard;
-    b.elements = fully ? EvenRange(model.out_features(m), tp.tp_size(), tp_rank, kSliceAlign)
+    b.elements = fully ? LoraOutputSlice(model.out_features(m), tp.tp_size(), tp_rank)
                        : Range{0, model.out_features(m)};
   } else {
-    if (fully) a.ranks = LoraRankRange(module.lora_rank, tp.tp_size(), tp_rank);
+    if (fully) {
+      a.ranks = LoraPieceRange(module.lora_rank, tp.tp_size(),
+                               LoraPieceOf(module.layer, m, tp.tp_size(), tp_rank));
+    }
     a.elements = {0, model.in_features(m)};
     b.elements = shard;
   }
@@ -69,6 +71,10 @@ void AppendNumbers(std::string& text, const LayoutEntry& e) {
 }
 
 }  // namespace
+
+const char* LoraShardingName(LoraSharding sharding) {
+  return sharding == LoraSharding::kFullySharded ? "fully-sharded" : "replicated";
+}
 
 uint64_t KvBytesPerToken(const ModelSpec& model, const TpPlan& tp, DType dtype) {
   return uint64_t{2} * model.num_layers * tp.max_kv_heads() * model.head_dim * DTypeBytes(dtype);

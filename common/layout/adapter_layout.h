@@ -24,6 +24,8 @@ struct PageGeometry {
 uint64_t KvBytesPerToken(const ModelSpec& model, const TpPlan& tp, DType dtype);
 
 enum class LoraSharding : uint8_t { kReplicated = 0, kFullySharded = 1 };
+// "replicated", "fully-sharded"
+const char* LoraShardingName(LoraSharding sharding);
 
 constexpr uint32_t kRowAlignment = 128;  // bytes; rows start on it
 
@@ -61,6 +63,7 @@ class AdapterLayout {
   uint64_t id() const { return id_; }
   DType dtype() const { return dtype_; }
   LoraSharding sharding() const { return sharding_; }
+  int tp_size() const { return static_cast<int>(entries_.size()); }
   // Pages the adapter takes on every tp_rank: the largest count over ranks.
   uint32_t num_pages() const { return num_pages_; }
   // Bytes of its rows on one tp_rank, before page rounding.

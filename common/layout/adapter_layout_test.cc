@@ -138,7 +138,41 @@ TEST(AdapterLayout, LoraRankBelowTpSizeLeavesRanksWithoutComponents) {
   const AdapterLayout layout = Make(Model(8, 2, 96), AllModules(1), 8, LoraSharding::kFullySharded);
   EXPECT_EQ(layout.entries(0)[0].ranks.size(), 1);
   EXPECT_EQ(layout.entries(7)[0].ranks.size(), 0);
-  EXPECT_EQ(layout.entries(7)[1].ranks.size(), 1);  // B needs every component
+  EXPECT_EQ(layout.entries(7)[1].ranks.size(), 1);   // B needs every component
+  EXPECT_EQ(layout.entries(7)[14].ranks.size(), 1);  // the next layer's q
+}
+
+// Goal: 1.15 / TP of the adapter before page rounding, whatever the remainder of the lora_rank.
+TEST(AdapterLayout, AFullyShardedRankHoldsItsShareOfTheBytes) {
+  struct Shape {
+    int layers, heads, kv_heads, head_dim, hidden, ffn;
+  };
+  const Shape shapes[] = {{16, 32, 8, 128, 4096, 14336},
+                          {16, 40, 40, 128, 5120, 13824},
+                          {16, 64, 8, 128, 8192, 28672},
+                          {16, 16, 8, 64, 1024, 2816}};
+  for (const Shape& s : shapes) {
+    ModelSpec model = Model(s.heads, s.kv_heads, s.ffn);
+    model.num_layers = s.layers;
+    model.head_dim = s.head_dim;
+    model.hidden_size = s.hidden;
+    for (const int tp_size : {2, 4, 8}) {
+      for (const int lora_rank : {tp_size, 9, 11, 16, 17, 64, 100, 256}) {
+        const LoraSpec lora = AllModules(lora_rank, s.layers);
+        const auto bytes = [&](int ranks, LoraSharding sharding) {
+          const AdapterLayout layout =
+              Make(model, lora, ranks, sharding, DType::kBF16, uint32_t{4} << 20);
+          uint64_t most = 0;
+          for (int r = 0; r < ranks; ++r) most = std::max(most, layout.row_bytes(r));
+          return static_cast<double>(most);
+        };
+        const double whole = bytes(1, LoraSharding::kReplicated);
+        const double share = bytes(tp_size, LoraSharding::kFullySharded);
+        EXPECT_LE(share, 1.15 / tp_size * whole) << s.hidden << " " << tp_size << " " << lora_rank;
+        EXPECT_LT(share, bytes(tp_size, LoraSharding::kReplicated));
+      }
+    }
+  }
 }
 
 TEST(AdapterLayout, SmallRowsShareAPageAndNothingIsPaddedToAMaximum) {

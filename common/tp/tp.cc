@@ -57,9 +57,13 @@ Range EvenRange(int n, int tp_size, int tp_rank, int align) {
   return {std::min(n, begin * align), std::min(n, end * align)};
 }
 
-Range LoraRankRange(int lora_rank, int tp_size, int tp_rank) {
+Range LoraPieceRange(int lora_rank, int tp_size, int piece) {
   const int share = (lora_rank + tp_size - 1) / tp_size;
-  return {std::min(lora_rank, tp_rank * share), std::min(lora_rank, (tp_rank + 1) * share)};
+  return {std::min(lora_rank, piece * share), std::min(lora_rank, (piece + 1) * share)};
+}
+
+Range LoraOutputSlice(int out_features, int tp_size, int tp_rank) {
+  return EvenRange(out_features, tp_size, tp_rank, kAlign);
 }
 
 Range TpPlan::sharded_features(int tp_rank, Module m) const {

@@ -40,8 +40,20 @@ absl::StatusOr<TpPlan> MakeTpPlan(const ModelSpec& model, int tp_size);
 // be: earlier ranks take the longer parts.
 Range EvenRange(int n, int tp_size, int tp_rank, int align);
 
-// Components of a lora_rank that a fully sharded tp_rank holds: ceil(r / tp_size) each, the last
-// ranks fewer or none.
-Range LoraRankRange(int lora_rank, int tp_size, int tp_rank);
+// A fully sharded A is cut by lora_rank in pieces of ceil(r / tp_size) components, the last ones
+// shorter or empty.
+Range LoraPieceRange(int lora_rank, int tp_size, int piece);
+
+// The piece that a tp_rank holds. The short pieces go round the ranks from layer to layer, so that
+// over an adapter every rank holds its share of any lora_rank.
+constexpr int LoraPieceOf(int layer, Module m, int tp_size, int tp_rank) {
+  return (tp_rank + layer + static_cast<int>(m)) % tp_size;
+}
+constexpr int LoraPieceOwner(int layer, Module m, int tp_size, int piece) {
+  return (piece + tp_size - (layer + static_cast<int>(m)) % tp_size) % tp_size;
+}
+
+// Outputs that a fully sharded B of o or down holds, as even as can be.
+Range LoraOutputSlice(int out_features, int tp_size, int tp_rank);
 
 }  // namespace rootstock

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "common/base/status.h"
 
 namespace rootstock {
@@ -69,10 +71,29 @@ TEST(TpPlan, RangesCoverEverythingOnce) {
 }
 
 TEST(TpPlan, LoraRankOverRanks) {
-  EXPECT_EQ(LoraRankRange(5, 4, 0), (Range{0, 2}));
-  EXPECT_EQ(LoraRankRange(5, 4, 2), (Range{4, 5}));
-  EXPECT_EQ(LoraRankRange(5, 4, 3), (Range{5, 5}));
-  EXPECT_EQ(LoraRankRange(1, 8, 1), (Range{1, 1}));
+  EXPECT_EQ(LoraPieceRange(5, 4, 0), (Range{0, 2}));
+  EXPECT_EQ(LoraPieceRange(5, 4, 2), (Range{4, 5}));
+  EXPECT_EQ(LoraPieceRange(5, 4, 3), (Range{5, 5}));
+  EXPECT_EQ(LoraPieceRange(1, 8, 1), (Range{1, 1}));
+}
+
+TEST(TpPlan, PiecesOfALoraRankGoRoundTheRanks) {
+  for (const int tp : {1, 2, 3, 4, 7, 8}) {
+    for (const Module m : kAllModules) {
+      std::vector<std::set<int>> of_rank(tp);
+      for (int layer = 0; layer < tp; ++layer) {
+        std::set<int> pieces;
+        for (int r = 0; r < tp; ++r) {
+          const int piece = LoraPieceOf(layer, m, tp, r);
+          EXPECT_EQ(LoraPieceOwner(layer, m, tp, piece), r);
+          pieces.insert(piece);
+          of_rank[r].insert(piece);
+        }
+        EXPECT_EQ(pieces.size(), static_cast<size_t>(tp));
+      }
+      for (const auto& pieces : of_rank) EXPECT_EQ(pieces.size(), static_cast<size_t>(tp));
+    }
+  }
 }
 
 }  // namespace

@@ -73,12 +73,15 @@ void CheckGroup(TestGroup& group, const std::vector<Golden>& goldens, int chunk)
   }
 }
 
-void LoadAll(TestGroup& group, const std::vector<Golden>& goldens) {
+void LoadAll(TestGroup& group, const std::vector<Golden>& goldens,
+             ShardingMix mix = ShardingMix::kReplicated) {
+  size_t adapters = 0;
   for (const Golden& golden : goldens) {
     if (golden.adapter.empty()) continue;
     absl::StatusOr<PeftAdapter> adapter = LoadPeftAdapter(kRoot / golden.adapter, group.spec(), {});
     ASSERT_TRUE(adapter.ok()) << golden.name << ": " << adapter.status();
-    const absl::Status load = group.Load(golden.name, EncodeCanonical(*adapter, group.spec()));
+    const absl::Status load = group.Load(golden.name, EncodeCanonical(*adapter, group.spec()),
+                                         ShardingOf(mix, adapters++));
     ASSERT_TRUE(load.ok()) << golden.name << ": " << load;
   }
 }
@@ -105,11 +108,14 @@ TEST(GoldenTest, TinyModelsAtEveryTpSize) {
       options.tp_size = tp_size;
       absl::StatusOr<std::unique_ptr<TestGroup>> group = TestGroup::Create(dir, options);
       ASSERT_TRUE(group.ok()) << group.status();
-      LoadAll(**group, goldens);
-      CheckGroup(**group, goldens, 7);
-      EvictAll(**group, goldens);
-      LoadAll(**group, goldens);
-      CheckGroup(**group, goldens, 64);
+      int chunk = 7;
+      for (const ShardingMix mix : ShardingMixes(tp_size)) {
+        SCOPED_TRACE(static_cast<int>(mix));
+        LoadAll(**group, goldens, mix);
+        CheckGroup(**group, goldens, chunk);
+        EvictAll(**group, goldens);
+        chunk = chunk * 9 % 71;
+      }
     }
   }
 }
@@ -130,9 +136,8 @@ TEST_P(SmolLm2Test, BaseAndDemoAdaptersInOneBatch) {
   ASSERT_TRUE(group.ok()) << group.status();
   LoadAll(**group, goldens);
   CheckGroup(**group, goldens, 53);
-  if (GetParam() == 3) return;  // tests/integration reloads at 3
   EvictAll(**group, goldens);
-  LoadAll(**group, goldens);
+  LoadAll(**group, goldens, ShardingMix::kFullySharded);
   CheckGroup(**group, goldens, 200);
 }
 

@@ -76,12 +76,13 @@ absl::Status TestGroup::FreePage(uint32_t page) {
   return absl::OkStatus();
 }
 
-absl::Status TestGroup::Load(const std::string& name, const std::string& canonical_blob) {
+absl::Status TestGroup::Load(const std::string& name, const std::string& canonical_blob,
+                             LoraSharding sharding) {
   const std::span<const uint8_t> bytes(reinterpret_cast<const uint8_t*>(canonical_blob.data()),
                                        canonical_blob.size());
   ASSIGN_OR_RETURN(const CanonicalAdapter adapter, CanonicalAdapter::Parse(bytes, spec_));
   ASSIGN_OR_RETURN(const AdapterLayout layout,
-                   AdapterLayout::Create(spec_, adapter.spec(), tp_, LoraSharding::kReplicated,
+                   AdapterLayout::Create(spec_, adapter.spec(), tp_, sharding,
                                          options_.compute_type, geometry_.page_bytes));
   std::vector<PageId> pages;
   for (uint32_t i = 0; i < layout.num_pages(); ++i) pages.emplace_back(TakePage());

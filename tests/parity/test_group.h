@@ -51,6 +51,19 @@ struct TestRequest {
   std::vector<std::vector<float>> logits;  // [max_tokens][vocab], that each token was taken from
 };
 
+// How the adapters of a group are sharded, one after the other.
+enum class ShardingMix { kReplicated, kFullySharded, kBoth };
+inline LoraSharding ShardingOf(ShardingMix mix, size_t adapter) {
+  if (mix == ShardingMix::kBoth) return static_cast<LoraSharding>(adapter % 2);
+  return mix == ShardingMix::kReplicated ? LoraSharding::kReplicated : LoraSharding::kFullySharded;
+}
+// Loads of a group, an eviction between each two. One rank has nothing to shard.
+inline std::vector<ShardingMix> ShardingMixes(int tp_size) {
+  if (tp_size == 1) return {ShardingMix::kReplicated, ShardingMix::kReplicated};
+  return {ShardingMix::kReplicated, ShardingMix::kFullySharded, ShardingMix::kBoth,
+          ShardingMix::kFullySharded, ShardingMix::kReplicated};
+}
+
 // *One thread.*
 class TestGroup {
  public:
@@ -58,7 +71,8 @@ class TestGroup {
                                                            const GroupOptions& options);
 
   // Places the adapter on free pages, not those it had before while others are free.
-  absl::Status Load(const std::string& name, const std::string& canonical_blob);
+  absl::Status Load(const std::string& name, const std::string& canonical_blob,
+                    LoraSharding sharding = LoraSharding::kReplicated);
   absl::Status Evict(const std::string& name);
   // Greedy generation of all in one continuous batch; at most `chunk` prompt tokens of a sequence
   // a step. Pages of a finished sequence are poisoned.
@@ -70,6 +84,9 @@ class TestGroup {
     return adapters_.at(name);
   }
   size_t free_pages() const { return free_.size(); }
+  const CollectiveStats& collectives(int tp_rank) const {
+    return ranks_[tp_rank].communicator->stats();
+  }
 
  private:
   struct Rank {

@@ -1,5 +1,6 @@
 #include "worker/lora/device_adapter.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
@@ -25,33 +26,46 @@ absl::Status CheckPages(const AdapterLayout& layout, const PageGeometry& geometr
 
 }  // namespace
 
+// Each entry in the view that reads it. The tables hold offsets of rows, in device memory.
+void DeviceAdapter::FillSites(const AdapterLayout& layout, const LoraSpec& lora, int tp_rank,
+                              const uint32_t* offsets) {
+  const size_t modules = kAllModules.size();
+  const size_t view_sites = sites_.size() / kNumLoraViews;
+  const auto& entries = layout.entries(tp_rank);
+  for (size_t i = 0; i < entries.size(); ++i) {
+    const LayoutEntry& entry = entries[i];
+    LoraView view = LoraView::kShrink;
+    if (entry.role == LoraRole::kB) {
+      const bool slice = fully_sharded_ && IsRowParallel(entry.module);
+      view = slice ? LoraView::kExpandSlice : LoraView::kExpand;
+    }
+    LoraSite& site = sites_[static_cast<size_t>(view) * view_sites + entry.layer * modules +
+                            static_cast<size_t>(entry.module)];
+    (entry.role == LoraRole::kA ? site.a : site.b) = offsets + entry.first_row;
+    site.lora_rank = entry.ranks.size();
+    site.scale = lora.modules[i / 2].scale;
+  }
+}
+
 absl::StatusOr<std::unique_ptr<DeviceAdapter>> DeviceAdapter::Create(
     const AdapterLayout& layout, const LoraSpec& lora, int num_layers, int tp_rank,
     const PageGeometry& geometry, std::vector<PageId> pages, Device& device) {
-  if (layout.sharding() != LoraSharding::kReplicated) {
-    return MakeError(absl::StatusCode::kUnimplemented, Reason::kInvalidArgument, "sharding",
-                     "fully_sharded", "this worker computes with replicated adapters");
-  }
   RETURN_IF_ERROR(CheckPages(layout, geometry, pages));
   std::unique_ptr<DeviceAdapter> adapter(new DeviceAdapter);
   adapter->layout_id_ = layout.id();
+  adapter->fully_sharded_ =
+      layout.sharding() == LoraSharding::kFullySharded && layout.tp_size() > 1;
+  for (const LoraModule& module : lora.modules) {
+    adapter->max_lora_rank_ = std::max(adapter->max_lora_rank_, module.lora_rank);
+  }
   adapter->pages_ = std::move(pages);
-  const size_t modules = kAllModules.size();
-  adapter->sites_.resize(num_layers * modules);
+  adapter->sites_.resize(kNumLoraViews * num_layers * kAllModules.size());
   const size_t sites_bytes = adapter->sites_.size() * sizeof(LoraSite);
   const auto& places = layout.rows(tp_rank);
   const size_t bytes = sites_bytes + places.size() * sizeof(uint32_t);
   ASSIGN_OR_RETURN(adapter->tables_, device.Allocate(bytes, "adapter tables"));
-  const auto* offsets = reinterpret_cast<const uint32_t*>(adapter->tables_.data() + sites_bytes);
-  for (const LayoutEntry& entry : layout.entries(tp_rank)) {
-    LoraSite& site = adapter->sites_[entry.layer * modules + static_cast<size_t>(entry.module)];
-    (entry.role == LoraRole::kA ? site.a : site.b) = offsets + entry.first_row;
-    site.lora_rank = entry.ranks.size();
-  }
-  for (const LoraModule& module : lora.modules) {
-    adapter->sites_[module.layer * modules + static_cast<size_t>(module.module)].scale =
-        module.scale;
-  }
+  adapter->FillSites(layout, lora, tp_rank,
+                     reinterpret_cast<const uint32_t*>(adapter->tables_.data() + sites_bytes));
   ASSIGN_OR_RETURN(std::byte * staged, device.Stage(adapter->tables_.data(), bytes));
   std::memcpy(staged, adapter->sites_.data(), sites_bytes);
   auto* out = reinterpret_cast<uint32_t*>(staged + sites_bytes);

@@ -18,9 +18,8 @@ namespace rootstock {
 // One tp_rank's view of an adapter; owns the tables, not the pages. *Immutable, thread-safe.*
 class DeviceAdapter {
  public:
-  // pages: layout.num_pages() of them, in order. kInvalidArgument for another count, a page out of
-  // range, or a sharding this worker does not compute with (kFullySharded); RESOURCE_EXHAUSTED when
-  // the device has no place for the tables.
+  // pages: layout.num_pages() of them, in order. kInvalidArgument for another count or a page out
+  // of range; RESOURCE_EXHAUSTED when the device has no place for the tables.
   static absl::StatusOr<std::unique_ptr<DeviceAdapter>> Create(
       const AdapterLayout& layout, const LoraSpec& lora, int num_layers, int tp_rank,
       const PageGeometry& geometry, std::vector<PageId> pages, Device& device);
@@ -29,14 +28,22 @@ class DeviceAdapter {
 
   uint64_t layout_id() const { return layout_id_; }
   const std::vector<PageId>& pages() const { return pages_; }
-  // [num_layers · 7], layer-major, by Module; lora_rank 0 where nothing is adapted.
+  // Whether the tp_ranks must complete v together: a fully sharded one over several.
+  bool fully_sharded() const { return fully_sharded_; }
+  int max_lora_rank() const { return max_lora_rank_; }  // of its modules, over all ranks
+  // [kNumLoraViews][num_layers][7], by Module; lora_rank 0 where there is nothing.
   std::span<const LoraSite> sites() const { return sites_; }
   const LoraSite* device_sites() const { return device_sites_; }  // the same in device memory
 
  private:
   DeviceAdapter() = default;
 
+  void FillSites(const AdapterLayout& layout, const LoraSpec& lora, int tp_rank,
+                 const uint32_t* offsets);
+
   uint64_t layout_id_ = 0;
+  bool fully_sharded_ = false;
+  int max_lora_rank_ = 0;
   std::vector<PageId> pages_;
   DeviceBuffer tables_;  // sites, then row offsets in 128-byte units of the slab
   const LoraSite* device_sites_ = nullptr;

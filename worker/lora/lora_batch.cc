@@ -32,10 +32,13 @@ std::span<const LoraGroup> LoraBatch::Build(std::span<const AdapterRun> runs, in
       tokens_[end] = members_[end].token;
       scales_[end] = members_[end].scale;
     }
-    groups_.push_back({adapters_[first.adapter]->sites(),
-                       adapters_[first.adapter]->device_sites(),
-                       {tokens_.data() + begin, end - begin},
-                       {scales_.data() + begin, end - begin}});
+    const DeviceAdapter& adapter = *adapters_[first.adapter];
+    groups_.push_back({.sites = adapter.sites(),
+                       .device_sites = adapter.device_sites(),
+                       .tokens = {tokens_.data() + begin, end - begin},
+                       .scales = {scales_.data() + begin, end - begin},
+                       .fully_sharded = adapter.fully_sharded(),
+                       .max_lora_rank = adapter.max_lora_rank()});
     begin = end;
   }
   distinct_adapters_ = static_cast<int>(adapters_.size());

@@ -46,6 +46,28 @@ std::unique_ptr<DeviceAdapter> Adapter() {
   return *DeviceAdapter::Create(layout, kLora, 2, 1, kGeometry, Pages(layout), device);
 }
 
+LoraSite SiteOf(const DeviceAdapter& adapter, LoraView view, int layer, Module m) {
+  return LoraGroup{.sites = adapter.sites()}.site(view, layer, m);
+}
+
+// Every row of the layout is where a view's table says.
+void ExpectRows(const DeviceAdapter& adapter, const AdapterLayout& layout, int tp_rank) {
+  const std::vector<PageId> pages = Pages(layout);
+  for (const LayoutEntry& entry : layout.entries(tp_rank)) {
+    const bool is_a = entry.role == LoraRole::kA;
+    LoraSite site =
+        SiteOf(adapter, is_a ? LoraView::kShrink : LoraView::kExpand, entry.layer, entry.module);
+    if (site.lora_rank == 0) {
+      site = SiteOf(adapter, LoraView::kExpandSlice, entry.layer, entry.module);
+    }
+    EXPECT_EQ(site.lora_rank, entry.ranks.size());
+    for (int r = 0; r < site.lora_rank; ++r) {
+      const RowPlace& place = layout.rows(tp_rank)[entry.first_row + r];
+      EXPECT_EQ((is_a ? site.a : site.b)[r] * 128, pages[place.page].value * 1024 + place.offset);
+    }
+  }
+}
+
 TEST(DeviceAdapterTest, RowsPointIntoItsPagesAndUnadaptedModulesAreEmpty) {
   const AdapterLayout layout = Layout();
   const std::vector<PageId> pages = Pages(layout);
@@ -54,23 +76,38 @@ TEST(DeviceAdapterTest, RowsPointIntoItsPagesAndUnadaptedModulesAreEmpty) {
   EXPECT_EQ(adapter->layout_id(), layout.id());
   for (int layer = 0; layer < 2; ++layer) {
     for (const Module m : kAllModules) {
-      const LoraSite& site = adapter->sites()[layer * 7 + static_cast<int>(m)];
       const bool q = layer == 0 && m == Module::kQ, down = layer == 1 && m == Module::kDown;
-      EXPECT_EQ(site.lora_rank, q ? 3 : down ? 5 : 0);
-      EXPECT_EQ(site.scale, q ? 2.0f : down ? 0.5f : 0.0f);
+      for (const LoraView view : {LoraView::kShrink, LoraView::kExpand}) {
+        const LoraSite& site = SiteOf(*adapter, view, layer, m);
+        EXPECT_EQ(site.lora_rank, q ? 3 : down ? 5 : 0);
+        EXPECT_EQ(site.scale, q ? 2.0f : down ? 0.5f : 0.0f);
+      }
+      EXPECT_EQ(SiteOf(*adapter, LoraView::kExpandSlice, layer, m).lora_rank, 0);
     }
   }
-  for (const LayoutEntry& entry : layout.entries(1)) {
-    const LoraSite& site = adapter->sites()[entry.layer * 7 + static_cast<int>(entry.module)];
-    const uint32_t* rows = entry.role == LoraRole::kA ? site.a : site.b;
-    for (int r = 0; r < site.lora_rank; ++r) {
-      const RowPlace& place = layout.rows(1)[entry.first_row + r];
-      EXPECT_EQ(rows[r] * 128, pages[place.page].value * 1024 + place.offset);
-    }
+  ExpectRows(*adapter, layout, 1);
+  EXPECT_FALSE(adapter->fully_sharded());
+  EXPECT_EQ(adapter->max_lora_rank(), 5);
+}
+
+// What a rank computes with: the components of A that it holds, all those of B.
+TEST(DeviceAdapterTest, AFullyShardedOneShrinksWithItsPieceAndExpandsWithAll) {
+  const AdapterLayout layout = Layout(LoraSharding::kFullySharded);
+  for (int rank = 0; rank < 2; ++rank) {
+    const auto adapter =
+        *DeviceAdapter::Create(layout, kLora, 2, rank, kGeometry, Pages(layout), device);
+    EXPECT_TRUE(adapter->fully_sharded());
+    EXPECT_EQ(SiteOf(*adapter, LoraView::kShrink, 0, Module::kQ).lora_rank, rank == 0 ? 2 : 1);
+    EXPECT_EQ(SiteOf(*adapter, LoraView::kExpand, 0, Module::kQ).lora_rank, 3);
+    EXPECT_EQ(SiteOf(*adapter, LoraView::kShrink, 1, Module::kDown).lora_rank, 5);
+    EXPECT_EQ(SiteOf(*adapter, LoraView::kExpand, 1, Module::kDown).lora_rank, 0);
+    EXPECT_EQ(SiteOf(*adapter, LoraView::kExpandSlice, 1, Module::kDown).lora_rank, 5);
+    EXPECT_EQ(SiteOf(*adapter, LoraView::kExpandSlice, 1, Module::kDown).scale, 0.5f);
+    ExpectRows(*adapter, layout, rank);
   }
 }
 
-TEST(DeviceAdapterTest, WrongPagesAndShardingAreRefused) {
+TEST(DeviceAdapterTest, WrongPagesAreRefused) {
   const AdapterLayout layout = Layout();
   std::vector<PageId> pages = Pages(layout);
   pages.pop_back();
@@ -82,11 +119,6 @@ TEST(DeviceAdapterTest, WrongPagesAndShardingAreRefused) {
         DeviceAdapter::Create(layout, kLora, 2, 0, kGeometry, pages, device).status();
     EXPECT_EQ(GetErrorDetail(status)->field, "page");
   }
-  const AdapterLayout sharded = Layout(LoraSharding::kFullySharded);
-  EXPECT_EQ(DeviceAdapter::Create(sharded, kLora, 2, 0, kGeometry, Pages(sharded), device)
-                .status()
-                .code(),
-            absl::StatusCode::kUnimplemented);
 }
 
 TEST(AdapterTableTest, AddFindListDrop) {

@@ -70,7 +70,7 @@ absl::Status Model::CheckBatch(const ForwardBatch& batch) const {
   for (const int32_t token : batch.logit_tokens) {
     if (token < 0 || token >= tokens) return Wrong("logit_token", token, "is not in the batch");
   }
-  const size_t sites = spec_.num_layers * kAllModules.size();
+  const size_t sites = kNumLoraViews * spec_.num_layers * kAllModules.size();
   for (const LoraSegment& segment : batch.segments) {
     if (segment.begin < 0 || segment.begin > segment.end || segment.end > tokens ||
         segment.adapter == nullptr || segment.adapter->sites().size() != sites) {

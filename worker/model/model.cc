@@ -31,6 +31,9 @@ absl::StatusOr<std::unique_ptr<Model>> Model::Create(const ModelSpec& spec, cons
   ops.max_positions = limits.max_positions;
   ops.attention = model->shape_;
   ops.max_in = std::max({spec.hidden_size, heads_width, tp.shards[tp_rank].ffn.size()});
+  ops.num_layers = spec.num_layers;
+  ops.tp_size = tp.tp_size();
+  ops.tp_rank = tp_rank;
   RETURN_IF_ERROR(parts.ops->Prepare(ops, [raw = model.get()] { return raw->RunCountedStep(); }));
   return model;
 }
@@ -160,11 +163,12 @@ absl::Status Model::RunAttention(int layer, LoraDelta& output) {
   const LoraTarget inputs[] = {{Module::kQ, 0, q}, {Module::kK, q, kv}, {Module::kV, q + kv, kv}};
   const LoraDelta lora = parts_.ops->LoraShrink(layer, inputs, spec_.hidden_size, hidden_.data());
   parts_.ops->Linear(hidden_.data(), w.qkv, w.qkv_bias, qkv);
+  RETURN_IF_ERROR(CompleteShrink(lora));
   const RopeAndKv rope{rope_cos_.as<float>(), rope_sin_.as<float>(), w.q_norm, w.k_norm,
                        spec_.rms_norm_eps};
   parts_.ops->RopeWriteKv(layer, shape_, rope, lora, qkv);
   parts_.ops->Attention(layer, shape_, qkv, context);
-  const LoraTarget outputs[] = {{Module::kO, 0, spec_.hidden_size}};
+  const LoraTarget outputs[] = {RowParallelTarget(Module::kO)};
   output = parts_.ops->LoraShrink(layer, outputs, q, context);
   parts_.ops->Linear(context, w.o, nullptr, delta_.data());
   return ReduceDelta(output);
@@ -178,16 +182,42 @@ absl::Status Model::RunMlp(int layer, LoraDelta& output) {
   const LoraTarget inputs[] = {{Module::kGate, 0, ffn}, {Module::kUp, ffn, ffn}};
   const LoraDelta lora = parts_.ops->LoraShrink(layer, inputs, spec_.hidden_size, hidden_.data());
   parts_.ops->Linear(hidden_.data(), w.gate_up, nullptr, gate_up);
+  RETURN_IF_ERROR(CompleteShrink(lora));
   parts_.ops->SiluMul(gate_up, lora, ffn, product);
-  const LoraTarget outputs[] = {{Module::kDown, 0, spec_.hidden_size}};
+  const LoraTarget outputs[] = {RowParallelTarget(Module::kDown)};
   output = parts_.ops->LoraShrink(layer, outputs, ffn, product);
   parts_.ops->Linear(product, w.down, nullptr, delta_.data());
   return ReduceDelta(output);
 }
 
+LoraTarget Model::RowParallelTarget(Module module) const {
+  const Range slice = LoraOutputSlice(spec_.hidden_size, tp_.tp_size(), tp_rank_);
+  return {module, 0, spec_.hidden_size, slice.begin, slice.size()};
+}
+
+// One collective for what the fully sharded adapters of the step lack at these modules; which ones
+// they are follows from the plan, so every rank knows it.
+absl::Status Model::CompleteShrink(const LoraDelta& lora) {
+  if (tp_.tp_size() == 1) return absl::OkStatus();
+  const LoraExchange exchange = parts_.ops->LoraPack(lora);
+  if (exchange.kind == LoraExchange::Kind::kNone) return absl::OkStatus();
+  if (exchange.kind == LoraExchange::Kind::kSum) {
+    RETURN_IF_ERROR(parts_.communicator->AllReduceSum({exchange.data, exchange.floats}));
+  } else {
+    const std::vector<size_t> counts(tp_.tp_size(), exchange.floats);
+    const std::vector<float> own(exchange.data + tp_rank_ * exchange.floats,
+                                 exchange.data + (tp_rank_ + 1) * exchange.floats);
+    RETURN_IF_ERROR(parts_.communicator->AllGather(
+        own, counts, {exchange.data, tp_.tp_size() * exchange.floats}));
+  }
+  parts_.ops->LoraUnpack(lora, exchange);
+  return absl::OkStatus();
+}
+
 // LoRA's partial results of row-parallel modules join the base's: one collective for both.
 absl::Status Model::ReduceDelta(LoraDelta& lora) {
   if (tp_.tp_size() == 1) return absl::OkStatus();
+  RETURN_IF_ERROR(CompleteShrink(lora));
   parts_.ops->LoraExpand(lora, spec_.hidden_size, delta_.data());
   lora = {};
   return parts_.communicator->AllReduceSum(

@@ -70,6 +70,8 @@ class Model {
   absl::Status RunLayer(int layer, LoraDelta& down);
   absl::Status RunAttention(int layer, LoraDelta& output);
   absl::Status RunMlp(int layer, LoraDelta& output);
+  LoraTarget RowParallelTarget(Module module) const;
+  absl::Status CompleteShrink(const LoraDelta& lora);
   absl::Status ReduceDelta(LoraDelta& lora);
   absl::Status ComputeLogits(const LoraDelta& down);
   absl::Status GatherLogits();

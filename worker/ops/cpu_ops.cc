@@ -3,7 +3,6 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <chrono>
 #include <numeric>
 
 #include "kernels/activation/activation.h"
@@ -11,14 +10,6 @@
 #include "kernels/rope/rope.h"
 
 namespace rootstock {
-namespace {
-
-double Seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-}  // namespace
-
 absl::Status CpuOps::BeginStep(const StepView& step) {
   omp_set_num_threads(threads_);  // of this thread: oneDNN asks OpenMP
   step_ = step;
@@ -133,61 +124,6 @@ void CpuOps::SiluMul(void* gate_up, const LoraDelta& lora, int n, void* out) {
   LoraExpand(lora, 2 * n, gate_up);
   kernels::SiluMul(static_cast<const float*>(gate_up), num_tokens(), n, static_cast<float*>(out),
                    threads_);
-}
-
-void CpuOps::CollectParts(int layer, std::span<const LoraTarget> targets) {
-  parts_.clear();
-  for (const LoraTarget& target : targets) {
-    for (const LoraGroup& group : step_.groups) {
-      const LoraSite& site =
-          group.sites[layer * kAllModules.size() + static_cast<size_t>(target.module)];
-      if (site.lora_rank == 0) continue;
-      kernels::LoraPart part;
-      part.a = site.a;
-      part.b = site.b;
-      part.lora_rank = site.lora_rank;
-      part.scale = site.scale;
-      part.tokens = group.tokens.data();
-      part.scales = group.scales.data();
-      part.num_tokens = static_cast<int>(group.tokens.size());
-      part.column = target.column;
-      part.features = target.features;
-      parts_.push_back(part);
-    }
-  }
-}
-
-LoraDelta CpuOps::LoraShrink(int layer, std::span<const LoraTarget> targets, int in,
-                             const void* x) {
-  CollectParts(layer, targets);
-  if (parts_.empty()) return {};
-  const double start = Seconds();
-  size_t size = 0;
-  for (const kernels::LoraPart& part : parts_) {
-    size += static_cast<size_t>(part.num_tokens) * part.lora_rank;
-  }
-  if (lora_v_.size() < size) lora_v_.resize(size);
-  float* v = lora_v_.data();
-  for (kernels::LoraPart& part : parts_) {
-    part.v = v;
-    v += static_cast<size_t>(part.num_tokens) * part.lora_rank;
-    stats_.lora_weight_bytes += uint64_t{sizeof(float)} * part.lora_rank * (in + part.features);
-  }
-  kernels::LoraShrink(memory_.slab, parts_.data(), static_cast<int>(parts_.size()),
-                      static_cast<const float*>(x), in, threads_);
-  stats_.lora_shrink.Add({parts_.size(), Seconds() - start});
-  LoraDelta delta{layer, in, {}, static_cast<int>(targets.size()), {lora_v_.data(), size}};
-  std::copy(targets.begin(), targets.end(), delta.targets.begin());
-  return delta;
-}
-
-// The parts are those of the last LoraShrink, as is the delta.
-void CpuOps::LoraExpand(const LoraDelta& lora, int width, void* out) {
-  if (lora.num_targets == 0) return;
-  const double start = Seconds();
-  kernels::LoraExpand(memory_.slab, parts_.data(), static_cast<int>(parts_.size()),
-                      static_cast<float*>(out), width, threads_);
-  stats_.lora_expand.Add({parts_.size(), Seconds() - start});
 }
 
 }  // namespace rootstock

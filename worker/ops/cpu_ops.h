@@ -20,7 +20,8 @@ class CpuOps : public Ops {
       : threads_(threads), memory_(memory), sampler_(sampler) {}
 
   DType activation_type() const override { return DType::kF32; }
-  absl::Status Prepare(const OpsLimits&, const std::function<absl::Status()>&) override {
+  absl::Status Prepare(const OpsLimits& limits, const std::function<absl::Status()>&) override {
+    limits_ = limits;
     return absl::OkStatus();
   }
   absl::Status BeginStep(const StepView& step) override;
@@ -39,6 +40,8 @@ class CpuOps : public Ops {
   void SiluMul(void* gate_up, const LoraDelta& lora, int n, void* out) override;
   LoraDelta LoraShrink(int layer, std::span<const LoraTarget> targets, int in,
                        const void* x) override;
+  LoraExchange LoraPack(const LoraDelta& lora) override;
+  void LoraUnpack(const LoraDelta& lora, const LoraExchange& exchange) override;
   void LoraExpand(const LoraDelta& lora, int width, void* out) override;
   absl::StatusOr<OpsStepStats> EndStep() override;
 
@@ -46,14 +49,26 @@ class CpuOps : public Ops {
   void MatMul(const float* x, int m, const Matrix& w, const float* bias, float* out);
 
  private:
+  // An adapter at a module in this step. `part` has the components held here until LoraUnpack gives
+  // it all of them.
+  struct LoraUse {
+    kernels::LoraPart part;
+    Module module = Module::kQ;
+    int lora_rank = 0;  // over all ranks
+    bool fully_sharded = false;
+  };
+
   size_t LayerOffset(int layer, const AttentionShape& shape) const;
   void Gemm(const float* x, int m, const float* w, int n, int k, int out_stride, float* out);
-  // Parts of the groups that adapt a target at this layer, v not yet placed.
-  void CollectParts(int layer, std::span<const LoraTarget> targets);
+  // The groups that adapt a target at this layer, v not yet placed.
+  void CollectUses(int layer, std::span<const LoraTarget> targets);
+  // Floats of a token in one rank's piece of v.
+  int PieceFloats(const LoraUse& use, bool gather) const;
 
   const int threads_;
   const PagedMemory memory_;
   const TokenSampler* const sampler_;
+  OpsLimits limits_;
   StepView step_;
   OpsStepStats stats_;
   absl::Status error_;
@@ -61,8 +76,10 @@ class CpuOps : public Ops {
   std::vector<uint32_t> token_pages_;  // [tokens]
   std::vector<kernels::AttentionRow> attention_rows_;
   std::vector<float> scratch_;            // packed rows of x, or a widened tile of weights
-  std::vector<kernels::LoraPart> parts_;  // of the last LoraShrink
+  std::vector<LoraUse> uses_;             // of the last LoraShrink
+  std::vector<kernels::LoraPart> parts_;  // of them, for a kernel
   std::vector<float> lora_v_;
+  std::vector<float> exchange_;
 };
 
 }  // namespace rootstock

@@ -15,6 +15,8 @@ namespace {
 namespace cuda = kernels::cuda;
 
 constexpr int kMaxGraphRows = cuda::kDecodeTokens;
+// What a token's fully sharded adapter may have on average; more runs without a graph.
+constexpr int kGraphLoraRank = 64;
 
 // Rows of the graphs, close together where a pad costs most; the last is `most`, if graphs go so
 // far.
@@ -48,6 +50,14 @@ absl::Status CudaOps::Prepare(const OpsLimits& limits,
   capacity.sizes.outputs = limits.max_outputs;
   capacity.sizes.groups = std::max(limits.max_rows, cuda::kDecodeTokens);
   capacity.sizes.members = std::max(cuda::kDecodeMembers, 2 * capacity.sizes.tokens);
+  capacity.tp_size = limits.tp_size;
+  if (limits.tp_size > 1) {
+    capacity.sizes.exchange =
+        capacity.sizes.members * ((cuda::kMaxLoraRank + limits.tp_size - 1) / limits.tp_size);
+    const size_t floats = size_t{cuda::kMaxLoraTargets} * limits.tp_size * capacity.sizes.exchange;
+    ASSIGN_OR_RETURN(lora_exchange_,
+                     device_.Allocate(sizeof(float) * floats, "LoRA activations of all ranks"));
+  }
   const int pages = limits.max_positions / static_cast<int>(memory_.page_tokens) + 1;
   capacity.pages = limits.max_rows * pages;
   ASSIGN_OR_RETURN(step_, CudaStep::Create(device_, capacity));
@@ -71,8 +81,11 @@ absl::Status CudaOps::Prepare(const OpsLimits& limits,
   }
   const auto start = std::chrono::steady_clock::now();
   for (const int n : graph_rows) {
-    RETURN_IF_ERROR(Record({n, n, n, 0, 0}, forward));
-    RETURN_IF_ERROR(Record({n, n, n, n, n}, forward));
+    RETURN_IF_ERROR(Record({n, n, n, 0, 0, 0}, forward));
+    RETURN_IF_ERROR(Record({n, n, n, n, n, 0}, forward));
+    if (limits.tp_size == 1) continue;
+    const int exchange = n * ((kGraphLoraRank + limits.tp_size - 1) / limits.tp_size);
+    RETURN_IF_ERROR(Record({n, n, n, n, n, exchange}, forward));
   }
   RETURN_IF_ERROR(WarmUp(forward));
   RETURN_IF_ERROR(CudaStatus(cudaStreamSynchronize(device_.stream()), "graphs"));
@@ -132,7 +145,11 @@ bool CudaOps::IsDecode(const StepView& step, const StepSizes& exact) {
 const CudaOps::Graph* CudaOps::FindGraph(const StepSizes& exact) const {
   for (const Graph& graph : graphs_) {
     if (graph.sizes.rows < exact.rows || (graph.sizes.groups > 0) != (exact.groups > 0)) continue;
-    if (graph.sizes.groups >= exact.groups && graph.sizes.members >= exact.members) return &graph;
+    if ((graph.sizes.exchange > 0) != (exact.exchange > 0)) continue;
+    if (graph.sizes.groups >= exact.groups && graph.sizes.members >= exact.members &&
+        graph.sizes.exchange >= exact.exchange) {
+      return &graph;
+    }
   }
   return nullptr;
 }

@@ -19,19 +19,6 @@ cuda::Type TypeOf(DType type) {
   return type == DType::kBF16 ? cuda::Type::kBF16 : cuda::Type::kF32;
 }
 
-cuda::LoraTargets TargetsOf(const LoraDelta& lora) {
-  cuda::LoraTargets out;
-  out.layer = lora.layer;
-  out.count = lora.num_targets;
-  out.in = lora.in;
-  for (int i = 0; i < lora.num_targets; ++i) {
-    out.module[i] = static_cast<int>(lora.targets[i].module);
-    out.column[i] = lora.targets[i].column;
-    out.features[i] = lora.targets[i].features;
-  }
-  return out;
-}
-
 cuda::HeadShape HeadsOf(const AttentionShape& shape) {
   return {shape.num_heads, shape.num_kv_heads, shape.head_dim};
 }
@@ -72,6 +59,14 @@ absl::Status CudaOps::Enter(const StepSizes& sizes, int max_q_len, int max_kv_le
   lora_.max_members = sizes.members;
   lora_.v = lora_v_.as<float>();
   lora_.v_floats = lora_v_.bytes() / sizeof(float);
+  exchange_.num_members = arrays_.num_exchange;
+  exchange_.members = arrays_.exchange;
+  exchange_.max_members = sizes.members;
+  exchange_.width = sizes.exchange;
+  exchange_.num_layers = limits_.num_layers;
+  exchange_.tp_size = limits_.tp_size;
+  exchange_.tp_rank = limits_.tp_rank;
+  exchange_.data = lora_exchange_.as<float>();
   cuda::AttentionBatch batch;
   batch.host = step_->host().attention();
   batch.device = arrays_.attention();
@@ -85,10 +80,17 @@ absl::Status CudaOps::Enter(const StepSizes& sizes, int max_q_len, int max_kv_le
 
 absl::Status CudaOps::BeginStep(const StepView& step) {
   stats_ = {};
-  StepSizes sizes{static_cast<int>(step.token_ids.size()), static_cast<int>(step.rows.size()),
-                  static_cast<int>(step.output_tokens.size()), static_cast<int>(step.groups.size()),
+  StepSizes sizes{static_cast<int>(step.token_ids.size()),
+                  static_cast<int>(step.rows.size()),
+                  static_cast<int>(step.output_tokens.size()),
+                  static_cast<int>(step.groups.size()),
+                  0,
                   0};
-  for (const LoraGroup& group : step.groups) sizes.members += static_cast<int>(group.tokens.size());
+  for (const LoraGroup& group : step.groups) {
+    const int tokens = static_cast<int>(group.tokens.size());
+    sizes.members += tokens;
+    sizes.exchange += tokens * ExchangeWidth(group, limits_.tp_size);
+  }
   int max_q_len = 0, max_kv_len = 0;
   for (const SequenceView& row : step.rows) {
     max_q_len = std::max(max_q_len, row.num_tokens);
@@ -152,7 +154,7 @@ void CudaOps::AddRmsNorm(float* residual, void* delta, const LoraDelta& lora, co
   args.rows = some ? arrays_.output_tokens : nullptr;
   args.num_rows = some ? sizes_.outputs : 0;
   args.out = out;
-  cuda::AddRmsNorm(args, lora_, TargetsOf(lora), device_.stream());
+  cuda::AddRmsNorm(args, lora_, TargetsOf(lora, LoraView::kExpand), device_.stream());
 }
 
 void CudaOps::MatMul(const void* x, int m, const Matrix& w, const float* bias, DType out_type,
@@ -218,7 +220,7 @@ void CudaOps::RopeWriteKv(int layer, const AttentionShape& shape, const RopeAndK
   args.k_norm = rope.k_norm;
   args.eps = rope.eps;
   args.kv = LayerKv(layer, shape);
-  cuda::RopeWriteKv(args, lora_, TargetsOf(lora), device_.stream());
+  cuda::RopeWriteKv(args, lora_, TargetsOf(lora, LoraView::kExpand), device_.stream());
 }
 
 void CudaOps::Attention(int layer, const AttentionShape& shape, const void* qkv, void* out) {
@@ -232,24 +234,7 @@ void CudaOps::SiluMul(void* gate_up, const LoraDelta& lora, int n, void* out) {
   args.n = n;
   args.tokens = sizes_.tokens;
   args.out = out;
-  cuda::SiluMul(args, lora_, TargetsOf(lora), device_.stream());
-}
-
-LoraDelta CudaOps::LoraShrink(int layer, std::span<const LoraTarget> targets, int in,
-                              const void* x) {
-  if (sizes_.groups == 0) return {};
-  LoraDelta delta;
-  delta.layer = layer;
-  delta.in = in;
-  delta.num_targets = static_cast<int>(targets.size());
-  std::copy(targets.begin(), targets.end(), delta.targets.begin());
-  shrink_ = {TargetsOf(delta), x};
-  return delta;
-}
-
-void CudaOps::LoraExpand(const LoraDelta& lora, int width, void* out) {
-  if (lora.num_targets == 0) return;
-  cuda::LoraExpand(lora_, TargetsOf(lora), width, out, sizes_.tokens, device_.stream());
+  cuda::SiluMul(args, lora_, TargetsOf(lora, LoraView::kExpand), device_.stream());
 }
 
 }  // namespace rootstock

@@ -9,7 +9,7 @@
 
 #include "kernels/attention/attention_cuda.h"
 #include "kernels/linear/linear_cuda.h"
-#include "kernels/lora/lora_cuda.h"
+#include "kernels/lora/lora_exchange.h"
 #include "worker/device/cuda_device.h"
 #include "worker/ops/cuda_step.h"
 #include "worker/ops/ops.h"
@@ -45,6 +45,8 @@ class CudaOps : public Ops {
   void SiluMul(void* gate_up, const LoraDelta& lora, int n, void* out) override;
   LoraDelta LoraShrink(int layer, std::span<const LoraTarget> targets, int in,
                        const void* x) override;
+  LoraExchange LoraPack(const LoraDelta& lora) override;
+  void LoraUnpack(const LoraDelta& lora, const LoraExchange& exchange) override;
   void LoraExpand(const LoraDelta& lora, int width, void* out) override;
   absl::StatusOr<OpsStepStats> EndStep() override;
 
@@ -62,6 +64,8 @@ class CudaOps : public Ops {
   void DropGraphs();
   absl::Status Record(const StepSizes& sizes, const std::function<absl::Status()>& forward);
   absl::Status WarmUp(const std::function<absl::Status()>& forward);
+  // As kernels see them: a view's layers follow those of the view before.
+  kernels::cuda::LoraTargets TargetsOf(const LoraDelta& lora, LoraView view) const;
   // A token a row, each with an output, in order.
   static bool IsDecode(const StepView& step, const StepSizes& exact);
   // The smallest graph that a decode step fits, or null.
@@ -85,14 +89,15 @@ class CudaOps : public Ops {
   OpsLimits limits_;
   std::unique_ptr<CudaStep> step_;
   std::unique_ptr<kernels::cuda::PagedAttention> attention_;
-  DeviceBuffer lora_v_;
+  DeviceBuffer lora_v_, lora_exchange_;
   std::vector<Graph> graphs_;  // by rows, then by groups
 
   StepSizes sizes_;    // of the launch
   StepArrays arrays_;  // on the device
   kernels::cuda::LoraStep lora_;
   std::optional<PendingShrink> shrink_;  // goes with the next Linear
-  const Graph* graph_ = nullptr;         // of this step
+  kernels::cuda::LoraExchangeStep exchange_;
+  const Graph* graph_ = nullptr;  // of this step
   bool every_token_has_output_ = false;
   OpsStepStats stats_;
   absl::Status error_;

@@ -44,6 +44,10 @@ StepArrays StepArrays::At(std::byte* base, const StepSizes& sizes) {
     take(out.row_of, sizes.tokens);
     take(out.tiles, MaxTiles(sizes));
   }
+  if (sizes.exchange > 0) {
+    take(out.num_exchange, 1);
+    take(out.exchange, sizes.members);
+  }
   out.fixed_bytes = at;
   take(out.page_ids, 0);
   return out;
@@ -88,6 +92,7 @@ absl::Status CudaStep::Fill(const StepView& step, const StepSizes& sizes, uint32
   int pages = 0;
   RETURN_IF_ERROR(FillRows(step, sizes, page_tokens, &pages));
   if (sizes.groups > 0) FillLora(step, sizes);
+  if (sizes.exchange > 0) FillExchange(step);
   RETURN_IF_ERROR(CudaStatus(
       cudaMemcpyAsync(buffer_.data(), images_[image], host_.fixed_bytes + pages * sizeof(int32_t),
                       cudaMemcpyHostToDevice, device_.stream()),
@@ -146,6 +151,20 @@ void CudaStep::FillLora(const StepView& step, const StepSizes& sizes) {
   *host_.num_groups = static_cast<int32_t>(step.groups.size());
   cuda::FillLoraRows(host_.groups, *host_.num_groups, host_.members, scales_.data(), sizes.tokens,
                      MaxTiles(sizes), host_.lora_rows, host_.row_of, host_.tiles);
+}
+
+// Places follow from the plan, so they are the same on every rank.
+void CudaStep::FillExchange(const StepView& step) {
+  int member = 0, count = 0, begin = 0;
+  for (size_t g = 0; g < step.groups.size(); ++g) {
+    const int width = ExchangeWidth(step.groups[g], capacity_.tp_size);
+    for (size_t i = 0; i < step.groups[g].tokens.size(); ++i, ++member) {
+      if (width == 0) continue;
+      host_.exchange[count++] = {host_.groups[g].sites, member, begin, width};
+      begin += width;
+    }
+  }
+  *host_.num_exchange = count;
 }
 
 }  // namespace rootstock

@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/attention/attention_cuda.h"
-#include "kernels/lora/lora_cuda.h"
+#include "kernels/lora/lora_exchange.h"
 #include "worker/device/cuda_device.h"
 #include "worker/ops/ops.h"
 
@@ -19,8 +19,9 @@ struct StepSizes {
   int tokens = 0;
   int rows = 0;
   int outputs = 0;
-  int groups = 0;   // of LoRA; 0: no adapters in this launch
-  int members = 0;  // (token, adapter) pairs
+  int groups = 0;    // of LoRA; 0: no adapters in this launch
+  int members = 0;   // (token, adapter) pairs
+  int exchange = 0;  // of fully sharded adapters: floats of v a rank and target; 0: none
   friend bool operator==(const StepSizes&, const StepSizes&) = default;
 };
 
@@ -40,8 +41,10 @@ struct StepArrays {
   kernels::cuda::LoraRow* lora_rows = nullptr;  // [tokens + members]
   int32_t* row_of = nullptr;                    // [tokens]
   kernels::cuda::LoraTile* tiles = nullptr;
-  int32_t* page_ids = nullptr;  // [pages]
-  size_t fixed_bytes = 0;       // of all before page_ids
+  int32_t* num_exchange = nullptr;                        // [1]
+  kernels::cuda::LoraExchangeMember* exchange = nullptr;  // [members]
+  int32_t* page_ids = nullptr;                            // [pages]
+  size_t fixed_bytes = 0;                                 // of all before page_ids
 
   static StepArrays At(std::byte* base, const StepSizes& sizes);
   kernels::cuda::AttentionRows attention() const { return {q_begin, kv_len, page_begin, page_ids}; }
@@ -51,7 +54,13 @@ struct StepArrays {
 struct StepCapacity {
   StepSizes sizes;
   int pages = 0;
+  int tp_size = 1;
 };
+
+// Floats of v that a token's adapter takes in one rank's piece of a target.
+inline int ExchangeWidth(const LoraGroup& group, int tp_size) {
+  return group.fully_sharded ? (group.max_lora_rank + tp_size - 1) / tp_size : 0;
+}
 
 // Owns the buffer on the device and its images on the host. *Step thread only.*
 class CudaStep {
@@ -77,6 +86,7 @@ class CudaStep {
   absl::Status FillRows(const StepView& step, const StepSizes& sizes, uint32_t page_tokens,
                         int* pages);
   void FillLora(const StepView& step, const StepSizes& sizes);
+  void FillExchange(const StepView& step);
 
   CudaDevice& device_;
   StepCapacity capacity_;

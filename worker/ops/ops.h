@@ -50,16 +50,33 @@ struct SequenceView {
 struct LoraSite {
   const uint32_t* a = nullptr;
   const uint32_t* b = nullptr;
-  int lora_rank = 0;  // 0: the adapter leaves this module alone
+  int lora_rank = 0;  // 0: nothing of the module here
   float scale = 0.0f;
 };
 
+// A fully sharded adapter (DESIGN §6) holds other components of A than of B, and some of its B are
+// slices of the output. So sites are seen in three ways, each a table of its own.
+enum class LoraView : uint8_t {
+  kShrink,       // a: the components whose A this rank holds
+  kExpand,       // b: all components, over the target's features
+  kExpandSlice,  // b: all components, over the target's slice
+};
+constexpr int kNumLoraViews = 3;
+
 // Tokens that run with one adapter: its weights are read once for all of them.
 struct LoraGroup {
-  std::span<const LoraSite> sites;         // [num_layers · 7], layer-major, by Module
+  std::span<const LoraSite> sites;         // [kNumLoraViews][num_layers][7], by Module
   const LoraSite* device_sites = nullptr;  // the same in device memory
   std::span<const int32_t> tokens;         // [n] ascending indices into the batch
   std::span<const float> scales;           // [n] times the site's scale
+  bool fully_sharded = false;              // over several ranks: v needs a collective
+  int max_lora_rank = 0;                   // of its modules, over all ranks
+
+  const LoraSite& site(LoraView view, int layer, Module m) const {
+    const size_t layers = sites.size() / (kNumLoraViews * kAllModules.size());
+    return sites[(static_cast<size_t>(view) * layers + layer) * kAllModules.size() +
+                 static_cast<size_t>(m)];
+  }
 };
 
 // Borrowed until EndStep. Groups add into a token in their order.
@@ -79,6 +96,9 @@ struct LoraTarget {
   Module module = Module::kQ;
   int column = 0;
   int features = 0;
+  // Columns of the output that a fully sharded B of a row-parallel module adds to on this rank.
+  int slice_column = 0;
+  int slice_features = 0;
 };
 
 // What adapters add to a fused projection: v of LoraShrink, not yet expanded. Taken by the operator
@@ -88,11 +108,20 @@ struct LoraDelta {
   int in = 0;
   std::array<LoraTarget, 3> targets;
   int num_targets = 0;  // 0: nothing to add
-  std::span<float> v;   // on the host's processor: [target][group][token][lora_rank]
 
   std::span<const LoraTarget> all() const {
     return {targets.data(), static_cast<size_t>(num_targets)};
   }
+};
+
+// What is missing of v at fully sharded adapters, in f32 and one buffer of the device, each
+// (target, group) in order. kGather: pieces of `floats`, one a tp_rank in order, of which this
+// rank's is written: [token][ceil(lora_rank / tp_size)]. kSum: partial sums [token][lora_rank],
+// `floats` in all.
+struct LoraExchange {
+  enum class Kind : uint8_t { kNone, kGather, kSum } kind = Kind::kNone;
+  float* data = nullptr;
+  size_t floats = 0;
 };
 
 struct RopeAndKv {
@@ -119,6 +148,9 @@ struct OpsLimits {
   int max_positions = 0;  // of a sequence
   AttentionShape attention;
   int max_in = 0;  // widest input of a projection
+  int num_layers = 0;
+  int tp_size = 1;
+  int tp_rank = 0;
 };
 
 struct OpsStepStats {
@@ -180,7 +212,14 @@ class Ops {
   virtual LoraDelta LoraShrink(int layer, std::span<const LoraTarget> targets, int in,
                                const void* x) = 0;
 
-  // out [tokens, width] += scale · v · Bᵀ in each target's columns.
+  // Between LoraShrink and what takes its delta: packs v of the fully sharded adapters for one
+  // collective, kNone (the same on all ranks) when there are none. The buffer is valid until the
+  // next LoraPack.
+  virtual LoraExchange LoraPack(const LoraDelta& lora) = 0;
+  // Puts the collective's result back: v is whole.
+  virtual void LoraUnpack(const LoraDelta& lora, const LoraExchange& exchange) = 0;
+
+  // out [tokens, width] += scale · v · Bᵀ in each target's columns, or in its slice's.
   virtual void LoraExpand(const LoraDelta& lora, int width, void* out) = 0;
 
   // What was enqueued, and the first error there was so far; waits for nothing.
