@@ -206,23 +206,23 @@ void Coordinator::Parts::MakeEngine() {
   frontend = std::make_unique<Frontend>(model.served.name, model.tokenizer, threads);
   const Clock clock = MonotonicClock();
   engine_metrics = std::make_shared<const EngineMetrics>(metrics);
-  engine = std::make_unique<CoordinatorEngine>(
-      EngineOptions{.model = model.served,
-                    .limits = {.max_model_len = model.served.max_model_len,
-                               .max_num_seqs = options.max_num_seqs,
-                               .max_num_batched_tokens = options.max_num_batched_tokens,
-                               .max_logprobs = options.max_logprobs},
-                    .max_queued = options.max_queue,
-                    .step_timeout = options.step_timeout > 0 ? absl::Seconds(options.step_timeout)
-                                                             : absl::InfiniteDuration(),
-                    .clock = clock,
-                    .wall_clock = [] { return absl::Now(); },
-                    .queues = ThreadTaskQueues(clock),
-                    .metrics = engine_metrics,
-                    .registry = registry.get(),
-                    .text = MakeTextPort(frontend.get()),
-                    .shape = MakeModelPort(model.spec),
-                    .random = RandomNumbers()});
+  engine = std::make_unique<CoordinatorEngine>(EngineOptions{
+      .model = model.served,
+      .limits = {.max_model_len = model.served.max_model_len,
+                 .max_num_seqs = options.max_num_seqs,
+                 .max_num_batched_tokens = options.max_num_batched_tokens,
+                 .max_logprobs = options.max_logprobs},
+      .max_queued = options.max_queue,
+      .step_timeout =
+          options.step_timeout > 0 ? absl::Seconds(options.step_timeout) : absl::InfiniteDuration(),
+      .clock = clock,
+      .wall_clock = [] { return absl::Now(); },
+      .queues = ThreadTaskQueues(clock),
+      .metrics = engine_metrics,
+      .registry = registry.get(),
+      .text = MakeTextPort(frontend.get()),
+      .shape = MakeModelPort(model.spec, *ParseLoraShardingPolicy(options.lora_sharding)),
+      .random = RandomNumbers()});
 }
 
 void Coordinator::Parts::MakeServices() {

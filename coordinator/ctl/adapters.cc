@@ -15,7 +15,8 @@ std::string Places(const Message& adapter) {
   std::string out;
   for (const v1::Residency& place : adapter.residency()) {
     absl::StrAppend(&out, out.empty() ? "" : ", ", place.tier(), " of ", place.group(), " (",
-                    place.pages(), " pages)");
+                    place.pages(), " pages", place.sharding().empty() ? "" : ", ", place.sharding(),
+                    ")");
   }
   return out.empty() ? "in no group" : out;
 }
@@ -32,10 +33,14 @@ void PrintReceipt(const v1::Adapter& adapter) {
     std::printf("warning   %s\n", receipt.base_name_warning().c_str());
   }
   for (const v1::GroupPages& pages : receipt.pages()) {
-    std::printf("pages     %u of %u bytes on group %s\n", pages.pages(), pages.page_bytes(),
-                pages.group().c_str());
+    std::printf("pages     %u of %u bytes on group %s, %s\n", pages.pages(), pages.page_bytes(),
+                pages.group().c_str(), pages.sharding().c_str());
   }
   std::printf("resident  %s\n", Places(adapter).c_str());
+  for (const v1::Residency& place : adapter.residency()) {
+    std::printf("bytes     %s by tp_rank of %s\n",
+                absl::StrJoin(place.tp_rank_bytes(), ", ").c_str(), place.group().c_str());
+  }
   std::vector<std::vector<std::string>> rows = {{"module", "lora_rank", "scale", "|delta|"}};
   for (const v1::ReceiptModule& module : receipt.modules()) {
     rows.push_back({module.module(), absl::StrCat(module.lora_rank()),

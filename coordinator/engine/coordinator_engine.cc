@@ -191,6 +191,7 @@ EngineStatus CoordinatorEngine::Status() const {
   out.draining = draining_;
   out.queued = static_cast<uint32_t>(std::max<int64_t>(queued_, 0));
   out.running = static_cast<uint32_t>(std::max<int64_t>(running_, 0));
+  out.lora_sharding = options_.shape.sharding;
   const std::lock_guard lock(groups_mutex_);
   for (const auto& [name, record] : groups_) {
     if (record.engine) {

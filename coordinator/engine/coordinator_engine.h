@@ -45,11 +45,12 @@ struct TextPort {
 struct ModelPort {
   // Whether its heads split over the group's ranks; cannot_split with the numbers.
   std::function<absl::Status(const GroupInfo&)> check_split;
-  std::function<absl::StatusOr<AdapterFootprint>(const AdapterContent&, const GroupInfo&,
-                                                 const AttachReport&)>
-      footprint;
+  std::function<absl::StatusOr<AdapterWays>(const AdapterContent&, const GroupInfo&,
+                                            const AttachReport&)>
+      ways;
+  LoraShardingPolicy sharding = LoraShardingPolicy::kReplicated;  // that `ways` follows
 };
-ModelPort MakeModelPort(ModelSpec model);
+ModelPort MakeModelPort(ModelSpec model, LoraShardingPolicy sharding);
 
 struct EngineOptions {
   ServedModel model;

@@ -22,18 +22,17 @@ bool SameInstance(const GroupInfo& a, const GroupInfo& b) {
 
 }  // namespace
 
-ModelPort MakeModelPort(ModelSpec model) {
+ModelPort MakeModelPort(ModelSpec model, LoraShardingPolicy sharding) {
   ModelPort port;
+  port.sharding = sharding;
   port.check_split = [model](const GroupInfo& info) -> absl::Status {
     return MakeTpPlan(model, static_cast<int>(info.tp_size)).status();
   };
-  port.footprint = [model](const AdapterContent& content, const GroupInfo& info,
-                           const AttachReport& report) -> absl::StatusOr<AdapterFootprint> {
+  port.ways = [model, sharding](const AdapterContent& content, const GroupInfo& info,
+                                const AttachReport& report) -> absl::StatusOr<AdapterWays> {
     ASSIGN_OR_RETURN(const TpPlan tp, MakeTpPlan(model, static_cast<int>(info.tp_size)));
-    ASSIGN_OR_RETURN(const AdapterLayout layout,
-                     AdapterLayout::Create(model, content.spec, tp, LoraSharding::kReplicated,
-                                           report.compute_dtype, report.geometry.page_bytes));
-    return AdapterFootprint{layout.id(), layout.num_pages()};
+    return FindWays(model, content.spec, tp, sharding, report.compute_dtype,
+                    report.geometry.page_bytes);
   };
   return port;
 }
@@ -178,8 +177,8 @@ absl::StatusOr<std::shared_ptr<GroupListener>> CoordinatorEngine::OnAttached(
                      .step_timeout = options_.step_timeout,
                      .clock = options_.clock,
                      .metrics = options_.metrics};
-  config.footprint = [shape = options_.shape, info, report](const AdapterContent& content) {
-    return shape.footprint(content, info, report);
+  config.ways = [shape = options_.shape, info, report](const AdapterContent& content) {
+    return shape.ways(content, info, report);
   };
   config.find_digest = [registry = options_.registry](const Digest& digest) {
     return registry->FindDigest(digest);

@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "coordinator/request/generate.h"
+#include "coordinator/scheduler/lora_sharding.h"
 
 namespace rootstock {
 
@@ -33,6 +34,7 @@ struct EngineStatus {
   bool draining = false;
   uint32_t queued = 0;
   uint32_t running = 0;
+  LoraShardingPolicy lora_sharding = LoraShardingPolicy::kReplicated;
   std::vector<GroupStatus> groups;
 };
 

@@ -182,7 +182,7 @@ TEST(EngineAdapters, F11G1AFailedFetchOrLoadFailsItsRequestsOnlyAndTheNameStaysU
 
 TEST(EngineAdapters, G4AnAdapterThatDoesNotFitTheGroupIsRefusedWithTheReason) {
   WorldOptions options;
-  options.footprint = [](const AdapterContent&) -> absl::StatusOr<AdapterFootprint> {
+  options.ways = [](const AdapterContent&) -> absl::StatusOr<AdapterWays> {
     return InvalidField(Reason::kRowTooLong, "row", "9000", "a page holds 4096 bytes");
   };
   World world(options);

@@ -12,11 +12,11 @@ constexpr size_t kIdleWindow = 64;
 
 }  // namespace
 
-void GroupAdapters::Adopt(const ResidentAdapter& found) {
+void GroupAdapters::Adopt(const ResidentAdapter& found, const AdapterFootprint& footprint) {
   auto entry = std::make_unique<Entry>();
   entry->digest = found.digest;
   entry->state = Residency::kResident;
-  entry->footprint = {found.layout_id, static_cast<uint32_t>(found.pages.size())};
+  entry->footprint = footprint;
   entry->pages = found.pages;
   on_disk_.insert(found.digest);
   ++num_residents_;
@@ -37,7 +37,8 @@ void GroupAdapters::Want(const Digest& digest, const AdapterFootprint& footprint
     slot = std::make_unique<Entry>();
     slot->digest = digest;
   }
-  slot->footprint = footprint;
+  const bool leaves = slot->state == Residency::kAbsent || slot->state == Residency::kLeaving;
+  if (leaves) slot->footprint = footprint;
   slot->doomed = !has_name_(digest);
   slot->waiting.insert(order);
   if (slot->state == Residency::kAbsent) Fetch(*slot);
@@ -194,7 +195,7 @@ void GroupAdapters::Reserve(uint32_t load_index, uint32_t pages) {
   if (entry.pages.size() < entry.footprint.pages) return;
   fetched_.erase(&entry);
   entry.state = Residency::kLoading;
-  pending_[send_(LoadAdapter{entry.digest, entry.footprint.layout_id, LoraSharding::kReplicated,
+  pending_[send_(LoadAdapter{entry.digest, entry.footprint.layout_id, entry.footprint.sharding,
                              entry.pages})] = &entry;
 }
 

@@ -16,16 +16,11 @@
 #include "absl/status/statusor.h"
 #include "common/plan/plan.h"
 #include "coordinator/adapters/adapter.h"
+#include "coordinator/engine/footprint.h"
 #include "coordinator/memory/page_allocator.h"
 #include "coordinator/scheduler/scheduler.h"
 
 namespace rootstock {
-
-// What an adapter takes on a group's device.
-struct AdapterFootprint {
-  uint64_t layout_id = 0;
-  uint32_t pages = 0;
-};
 
 // The legal path is kAbsent → kFetching → kFetched → kLoading → kResident → kLeaving → kAbsent;
 // a failed fetch or load leads back to kAbsent.
@@ -49,13 +44,14 @@ class GroupAdapters {
       : pages_(pages), send_(std::move(send)), has_name_(std::move(has_name)) {}
 
   // Found on the device at Attach, its pages adopted.
-  void Adopt(const ResidentAdapter& found);
+  void Adopt(const ResidentAdapter& found, const AdapterFootprint& footprint);
 
   // Of those, one that can't be used here: its pages are free when the Drop completes.
   void Discard(const Digest& digest, bool from_disk);
 
   // A waiting sequence needs it: fetched when it is nowhere. Clears a Doom of one that has a name
-  // again; dooms one that has lost its name, whenever that was.
+  // again; dooms one that has lost its name, whenever that was. One that is here or on its way
+  // keeps its footprint.
   void Want(const Digest& digest, const AdapterFootprint& footprint, Order order);
   void Unwant(const Digest& digest, Order order);
   bool IsResident(const Digest& digest) const;

@@ -99,20 +99,27 @@ absl::Status GroupEngine::AdoptResidents() {
     }
   }
   for (const ResidentAdapter& found : config_.report.adapters) {
-    adapters_.Adopt(found);
-    const AdapterHandle content = config_.find_digest(found.digest);
-    if (!content || !config_.has_name(found.digest)) {
-      adapters_.Discard(found.digest, /*from_disk=*/true);
-      continue;
-    }
-    const auto footprint = config_.footprint(*content);
-    if (!footprint.ok() || footprint->layout_id != found.layout_id ||
-        footprint->pages != found.pages.size()) {
-      adapters_.Discard(found.digest, /*from_disk=*/false);
-      continue;
-    }
+    const std::optional<AdapterFootprint> footprint = FootprintOf(found);
+    adapters_.Adopt(found, footprint.value_or(AdapterFootprint{
+                               found.layout_id, static_cast<uint32_t>(found.pages.size())}));
+    const bool named = config_.find_digest(found.digest) && config_.has_name(found.digest);
+    if (!named || !footprint) adapters_.Discard(found.digest, /*from_disk=*/!named);
   }
   return absl::OkStatus();
+}
+
+std::optional<AdapterFootprint> GroupEngine::FootprintOf(const ResidentAdapter& found) const {
+  const AdapterHandle content = config_.find_digest(found.digest);
+  if (!content) return std::nullopt;
+  const auto ways = config_.ways(*content);
+  if (!ways.ok()) return std::nullopt;
+  for (AdapterFootprint way : ways->ways) {
+    if (way.layout_id != found.layout_id || way.pages != found.pages.size()) continue;
+    const uint32_t usable = config_.report.geometry.num_pages - 1;
+    way.most_pages = std::max(way.pages, ChooseWay(*ways, usable, usable).most_pages);
+    return way;
+  }
+  return std::nullopt;
 }
 
 std::shared_ptr<GroupListener> GroupEngine::MakeListener() {
@@ -150,27 +157,27 @@ GroupStatus GroupEngine::Snapshot() const {
 // Refuses what can never fit here; cuts an open-ended answer to what does.
 absl::Status GroupEngine::FitRequest(LiveRequest& request) const {
   ResolvedRequest& r = request.resolved;
-  const AdapterFootprint& footprint = request.footprint;
+  const uint32_t adapter = std::max(request.footprint.pages, request.footprint.most_pages);
   const PageGeometry& geometry = config_.report.geometry;
   const uint32_t usable = geometry.num_pages - 1;
-  const absl::Status fits =
-      CheckFits(r.max_positions(), geometry.page_tokens, footprint.pages, usable);
+  const absl::Status fits = CheckFits(r.max_positions(), geometry.page_tokens, adapter, usable);
   if (fits.ok() || r.max_tokens_asked) return fits;
-  RETURN_IF_ERROR(CheckFits(r.prompt_tokens(), geometry.page_tokens, footprint.pages, usable));
-  uint32_t most = (usable - footprint.pages) * geometry.page_tokens + 1 - r.prompt_tokens();
+  RETURN_IF_ERROR(CheckFits(r.prompt_tokens(), geometry.page_tokens, adapter, usable));
+  uint32_t most = (usable - adapter) * geometry.page_tokens + 1 - r.prompt_tokens();
   for (const Sequence& s : request.sequences) {
     if (!s.finished) most = std::max(most, static_cast<uint32_t>(s.outputs.size()) + 1);
   }
   if (most < r.min_tokens) return fits;
   r.max_tokens = std::min(r.max_tokens, most);
-  return CheckFits(r.max_positions(), geometry.page_tokens, footprint.pages, usable);
+  return CheckFits(r.max_positions(), geometry.page_tokens, adapter, usable);
 }
 
-// Known while the adapter is about; computed anew for one that is nowhere.
+// Known while the adapter is about; chosen anew for one that is nowhere.
 absl::StatusOr<AdapterFootprint> GroupEngine::FootprintOf(const LiveRequest& request) const {
   const AdapterContent& content = *request.resolved.adapter;
   if (const auto known = adapters_.FootprintOf(content.digest)) return *known;
-  return config_.footprint(content);
+  ASSIGN_OR_RETURN(const AdapterWays ways, config_.ways(content));
+  return ChooseWay(ways, config_.report.geometry.num_pages - 1, pages_.free_pages());
 }
 
 void GroupEngine::OnSubmit(RequestPtr request) {

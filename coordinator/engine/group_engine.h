@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -31,7 +32,7 @@ struct GroupConfig {
   Clock clock;
   std::shared_ptr<const EngineMetrics> metrics;
   // Of an adapter on this group; an error is the reason why the group can't hold it.
-  std::function<absl::StatusOr<AdapterFootprint>(const AdapterContent&)> footprint;
+  std::function<absl::StatusOr<AdapterWays>(const AdapterContent&)> ways;
   std::function<AdapterHandle(const Digest&)> find_digest;
   std::function<bool(const Digest&)> has_name;  // else only what is in flight may use it
 };
@@ -118,6 +119,8 @@ class GroupEngine {
   void CloseRequest(LiveRequest& request, const absl::Status& status);
   RequestPtr Detach(LiveRequest& request);
   absl::StatusOr<AdapterFootprint> FootprintOf(const LiveRequest& request) const;
+  // Of what the group reports; nothing when the adapter would not be laid out so.
+  std::optional<AdapterFootprint> FootprintOf(const ResidentAdapter& found) const;
   void ObserveCancel(LiveRequest& request);
 
   // group_life.cc: ticks, drain, loss, status.

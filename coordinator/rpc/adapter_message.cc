@@ -2,6 +2,7 @@
 
 #include <google/protobuf/util/json_util.h>
 
+#include <algorithm>
 #include <set>
 #include <utility>
 
@@ -26,16 +27,15 @@ void FillCommon(const AdapterEntry& entry, Message* out) {
 }  // namespace
 
 AdapterMessages::AdapterMessages(const EngineStatus& status, const ModelSpec& model)
-    : model_(model) {
+    : model_(model), sharding_(status.lora_sharding) {
   for (const GroupStatus& in : status.groups) {
     Group group{.name = in.info.name,
                 .compute_dtype = in.compute_dtype,
-                .page_bytes = in.geometry.page_bytes};
+                .page_bytes = in.geometry.page_bytes,
+                .usable_pages = in.geometry.num_pages - std::min(1u, in.geometry.num_pages)};
     auto tp = MakeTpPlan(model, static_cast<int>(in.info.tp_size));
     if (tp.ok()) group.tp = *std::move(tp);
-    for (const ResidentAdapter& adapter : in.adapters) {
-      group.resident[adapter.digest] = static_cast<uint32_t>(adapter.pages.size());
-    }
+    for (const ResidentAdapter& adapter : in.adapters) group.resident[adapter.digest] = adapter;
     groups_.push_back(std::move(group));
   }
 }
@@ -46,26 +46,43 @@ void AdapterMessages::AddPages(const AdapterHandle& content, PagesList* out) con
   if (content == nullptr) return;
   for (const Group& group : groups_) {
     if (!group.tp) continue;
-    const auto layout =
-        AdapterLayout::Create(model_, content->spec, *group.tp, LoraSharding::kReplicated,
-                              group.compute_dtype, group.page_bytes);
-    if (!layout.ok()) continue;
+    const auto ways = FindWays(model_, content->spec, *group.tp, sharding_, group.compute_dtype,
+                               group.page_bytes);
+    if (!ways.ok()) continue;
+    const AdapterFootprint way = ChooseWay(*ways, group.usable_pages, group.usable_pages);
     v1::GroupPages* pages = out->Add();
     pages->set_group(group.name);
-    pages->set_pages(layout->num_pages());
+    pages->set_pages(way.pages);
     pages->set_page_bytes(group.page_bytes);
+    pages->set_sharding(LoraShardingName(way.sharding));
   }
 }
 
-void AdapterMessages::AddResidency(const Digest& digest, ResidencyList* out) const {
+// The layout that an id is of; nothing when it is of neither way.
+void AdapterMessages::AddSharding(const Group& group, const AdapterContent& content,
+                                  uint64_t layout_id, v1::Residency* out) const {
+  if (!group.tp) return;
+  for (const LoraSharding sharding : {LoraSharding::kReplicated, LoraSharding::kFullySharded}) {
+    const auto layout = AdapterLayout::Create(model_, content.spec, *group.tp, sharding,
+                                              group.compute_dtype, group.page_bytes);
+    if (!layout.ok() || layout->id() != layout_id) continue;
+    out->set_sharding(LoraShardingName(sharding));
+    for (int r = 0; r < layout->tp_size(); ++r) out->add_tp_rank_bytes(layout->row_bytes(r));
+  }
+}
+
+void AdapterMessages::AddResidency(const Digest& digest, const AdapterHandle& content,
+                                   ResidencyList* out) const {
   for (const Group& group : groups_) {
     const auto it = group.resident.find(digest);
     if (it == group.resident.end()) continue;
     v1::Residency* place = out->Add();
     place->set_group(group.name);
     place->set_tier("device");
-    place->set_pages(it->second);
-    place->set_bytes(uint64_t{it->second} * group.page_bytes);
+    const uint64_t pages = it->second.pages.size();
+    place->set_pages(static_cast<uint32_t>(pages));
+    place->set_bytes(pages * group.page_bytes);
+    if (content != nullptr) AddSharding(group, *content, it->second.layout_id, place);
   }
 }
 
@@ -84,7 +101,7 @@ absl::Status AdapterMessages::Fill(const AdapterEntry& entry, const AdapterHandl
   receipt->set_digest(entry.digest.Hex());
   receipt->set_blob_bytes(entry.blob_bytes);
   AddPages(content, receipt->mutable_pages());
-  AddResidency(entry.digest, out->mutable_residency());
+  AddResidency(entry.digest, content, out->mutable_residency());
   return absl::OkStatus();
 }
 
@@ -99,7 +116,7 @@ void AdapterMessages::Fill(const AdapterEntry& entry, const AdapterHandle& conte
     out->mutable_lora_ranks()->Assign(ranks.begin(), ranks.end());
   }
   AddPages(content, out->mutable_pages());
-  AddResidency(entry.digest, out->mutable_residency());
+  AddResidency(entry.digest, content, out->mutable_residency());
 }
 
 }  // namespace rootstock

@@ -35,13 +35,17 @@ class AdapterMessages {
     std::optional<TpPlan> tp;
     DType compute_dtype = DType::kF32;
     uint32_t page_bytes = 0;
-    std::map<Digest, uint32_t> resident;  // pages
+    uint32_t usable_pages = 0;
+    std::map<Digest, ResidentAdapter> resident;
   };
 
   void AddPages(const AdapterHandle& content, PagesList* out) const;
-  void AddResidency(const Digest& digest, ResidencyList* out) const;
+  void AddSharding(const Group& group, const AdapterContent& content, uint64_t layout_id,
+                   v1::Residency* out) const;
+  void AddResidency(const Digest& digest, const AdapterHandle& content, ResidencyList* out) const;
 
   const ModelSpec& model_;
+  const LoraShardingPolicy sharding_;
   std::vector<Group> groups_;
 };
 

@@ -149,6 +149,7 @@ void FakeGroup::Receive(Command command) {
     }
   } else if (auto* load = std::get_if<LoadAdapter>(&command.kind)) {
     ++loads;
+    sharded_loads += load->sharding == LoraSharding::kFullySharded ? 1 : 0;
     CheckLoad(*load);
     for (size_t i = 0; i < load->pages.size(); ++i) {
       Poison(load->pages[i].value);
@@ -255,7 +256,11 @@ void FakeGroup::CheckNewPage(PageId page) {
 void FakeGroup::CheckLoad(const LoadAdapter& load) {
   if (!fetched_.contains(load.digest)) Violation("a Load before its content was there");
   if (residents_.contains(load.digest)) Violation("loaded twice");
-  if (load.pages.size() != toy::FootprintOf(load.digest).pages) Violation("wrong page count");
+  const AdapterFootprint footprint = load.sharding == LoraSharding::kFullySharded
+                                         ? toy::ShardedFootprintOf(load.digest)
+                                         : toy::FootprintOf(load.digest);
+  if (load.pages.size() != footprint.pages) Violation("wrong page count");
+  if (load.layout_id != footprint.layout_id) Violation("a layout id of another sharding");
   for (const PageId page : load.pages) {
     CheckNewPage(page);
     if (last_step_naming_[page.value] > last_completed_step_) {
@@ -271,9 +276,13 @@ void FakeGroup::CheckLoad(const LoadAdapter& load) {
 
 uint64_t FakeGroup::AdapterKeyOnDevice(const NewSequence& sequence) {
   if (sequence.spans.empty()) return 0;
+  const Digest& digest = sequence.spans[0].adapters[0].adapter;
+  const std::vector<PageId>& pages = residents_[digest].pages;
   uint64_t key = 0;
-  for (const PageId page : residents_[sequence.spans[0].adapters[0].adapter].pages) {
-    key = toy::Mix(key, Memory(page.value, 0));
+  for (const PageId page : pages) key = toy::Mix(key, Memory(page.value, 0));
+  // What a fully sharded one leaves to the other ranks.
+  for (size_t i = pages.size(); i < toy::FootprintOf(digest).pages; ++i) {
+    key = toy::Mix(key, toy::AdapterCell(digest, i));
   }
   return key;
 }

@@ -30,6 +30,10 @@ inline uint64_t AdapterCell(const Digest& d, size_t i) {
 inline AdapterFootprint FootprintOf(const Digest& d) {
   return {AdapterCell(d, 1000), 1u + d.bytes[5] % 4u};
 }
+// Half as many pages.
+inline AdapterFootprint ShardedFootprintOf(const Digest& d) {
+  return {AdapterCell(d, 1001), (FootprintOf(d).pages + 1) / 2, LoraSharding::kFullySharded};
+}
 inline uint64_t AdapterKey(const Digest& d) {
   uint64_t key = 0;
   for (uint32_t i = 0; i < FootprintOf(d).pages; ++i) key = Mix(key, AdapterCell(d, i));

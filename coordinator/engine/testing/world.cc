@@ -118,11 +118,10 @@ void World::MakeEngine() {
                              : InvalidField(Reason::kCannotSplit, "tp_size",
                                             absl::StrCat(info.tp_size), "3 KV heads");
   };
-  o.shape.footprint = [f = options_.footprint](
-                          const AdapterContent& c, const GroupInfo&,
-                          const AttachReport&) -> absl::StatusOr<AdapterFootprint> {
-    if (f) return f(c);
-    return toy::FootprintOf(c.digest);
+  o.shape.ways = [ways = options_.ways](const AdapterContent& c, const GroupInfo&,
+                                        const AttachReport&) -> absl::StatusOr<AdapterWays> {
+    if (ways) return ways(c);
+    return AdapterWays{{toy::FootprintOf(c.digest)}};
   };
   o.random = [this] { return next_random_++; };
   engine = std::make_unique<CoordinatorEngine>(std::move(o));

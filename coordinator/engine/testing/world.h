@@ -48,7 +48,7 @@ struct WorldOptions {
   uint32_t max_queued = 1000;
   absl::Duration step_timeout = absl::InfiniteDuration();
   bool threads = false;  // real threads and time instead of the executor
-  std::function<absl::StatusOr<AdapterFootprint>(const AdapterContent&)> footprint;
+  std::function<absl::StatusOr<AdapterWays>(const AdapterContent&)> ways;
   AdapterLoader loader;  // empty: the directory's name is the content
 };
 
