@@ -93,7 +93,7 @@ std::vector<FlagSpec> CoordinatorFlags(CoordinatorOptions& o) {
       {.name = "lora-sharding",
        .target = &o.lora_sharding,
        .help = "of adapters on a group's ranks; auto: by rank, ranks and free pages",
-       .allowed = {"auto", "replicated", "fully-sharded"}},
+       .allowed = {"replicated", "fully-sharded", "auto"}},
       {.name = "max-queue",
        .target = &o.max_queue,
        .help = "requests that wait; more are shed",

@@ -22,7 +22,7 @@ struct CoordinatorOptions {
   uint32_t max_num_batched_tokens = 2048;
   uint32_t max_logprobs = 20;
   uint32_t max_lora_rank = 256;
-  std::string lora_sharding = "auto";
+  std::string lora_sharding = "replicated";
   uint32_t max_queue = 1024;
   uint32_t metrics_port = 9400;
   std::string port_file;

@@ -134,6 +134,31 @@ TEST(AdapterLayout, EntriesAreLayerMajorThenModuleThenRole) {
   EXPECT_EQ(entries[12].elements, (Range{48, 96}));  // down
 }
 
+// FAULTS D4 and D5: k and v are narrower than q, and the same on ranks that share a KV head; their
+// parts follow the base's ranges, never thirds of q,k,v or equal parts.
+TEST(AdapterLayout, D4D5BOfKAndVFollowsTheKvHeadsOfTheRank) {
+  struct Case {
+    int heads, kv_heads, tp_size, tp_rank;
+    Range q, kv;
+  };
+  const Case cases[] = {{8, 2, 1, 0, {0, 128}, {0, 32}},   {8, 2, 2, 1, {64, 128}, {16, 32}},
+                        {8, 2, 4, 1, {32, 64}, {0, 16}},   {8, 2, 4, 2, {64, 96}, {16, 32}},
+                        {8, 2, 8, 3, {48, 64}, {0, 16}},   {8, 2, 8, 4, {64, 80}, {16, 32}},
+                        {9, 3, 2, 0, {0, 96}, {0, 32}},    {9, 3, 2, 1, {96, 144}, {32, 48}},
+                        {9, 3, 3, 2, {96, 144}, {32, 48}}, {8, 1, 4, 3, {96, 128}, {0, 16}}};
+  for (const Case& c : cases) {
+    for (const LoraSharding sharding : {LoraSharding::kReplicated, LoraSharding::kFullySharded}) {
+      const AdapterLayout layout =
+          Make(Model(c.heads, c.kv_heads, 96), AllModules(3), c.tp_size, sharding);
+      const auto& entries = layout.entries(c.tp_rank);
+      EXPECT_EQ(entries[1].elements, c.q) << c.tp_size << " " << c.tp_rank;
+      EXPECT_EQ(entries[3].elements, c.kv) << c.tp_size << " " << c.tp_rank;
+      EXPECT_EQ(entries[5].elements, c.kv) << c.tp_size << " " << c.tp_rank;
+      EXPECT_EQ(entries[1].ranks, (Range{0, 3}));
+    }
+  }
+}
+
 TEST(AdapterLayout, LoraRankBelowTpSizeLeavesRanksWithoutComponents) {
   const AdapterLayout layout = Make(Model(8, 2, 96), AllModules(1), 8, LoraSharding::kFullySharded);
   EXPECT_EQ(layout.entries(0)[0].ranks.size(), 1);

@@ -16,7 +16,8 @@ class RandomLife {
       : random_(seed),
         world_({.seed = seed,
                 .limits = {.max_model_len = 64, .max_num_seqs = 6, .max_num_batched_tokens = 16},
-                .max_queued = 60}) {
+                .max_queued = 60,
+                .ways = seed % 2 == 0 ? toy::BothWays : nullptr}) {
     for (int i = 0; i < 8; ++i) names_.push_back("a" + std::to_string(i));
     for (const std::string& name : names_) world_.Add(name);
     world_.AddGroup("g1", 24 + seed % 3 * 8);
@@ -188,7 +189,7 @@ class RandomLife {
 
 TEST(EngineProperty, EveryStreamIsExactAndEveryPageComesBack) {
   int completed = 0;
-  uint64_t loads = 0, drops = 0;
+  uint64_t loads = 0, sharded = 0, drops = 0;
   for (uint32_t seed = 1; seed <= 12; ++seed) {
     SCOPED_TRACE(seed);
     RandomLife life(seed);
@@ -197,6 +198,7 @@ TEST(EngineProperty, EveryStreamIsExactAndEveryPageComesBack) {
     completed += life.completed();
     for (const auto& [name, group] : life.world().groups) {
       loads += group->loads;
+      sharded += group->sharded_loads;
       drops += group->drops;
     }
     if (life.failed()) break;
@@ -205,6 +207,7 @@ TEST(EngineProperty, EveryStreamIsExactAndEveryPageComesBack) {
   EXPECT_GT(completed, 1000);
   EXPECT_GT(loads, 500u);
   EXPECT_GT(drops, 300u);
+  EXPECT_GT(sharded, 50u);
 }
 
 }  // namespace

@@ -12,6 +12,34 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
+// Which way it is held follows from the layout id that the group reported.
+TEST_F(AdaptersServiceTest, ResidencySaysTheShardingAndTheBytesOfEachRank) {
+  const ModelSpec model = *LoadModelSpec(ROOTSTOCK_SOURCE_DIR "/tests/cases/models/tiny-llama");
+  const LoraSpec lora = LoadFake("one")->spec;
+  constexpr uint32_t kPageBytes = 65536;
+  for (const LoraSharding sharding : {LoraSharding::kReplicated, LoraSharding::kFullySharded}) {
+    const AdapterLayout layout = *AdapterLayout::Create(model, lora, *MakeTpPlan(model, 2),
+                                                        sharding, DType::kF32, kPageBytes);
+    GroupStatus group;
+    group.info = {.name = LoraShardingName(sharding), .tp_size = 2};
+    group.geometry = {.num_pages = 10, .page_bytes = kPageBytes, .page_tokens = 16};
+    group.adapters.push_back({Sha256Of("one"), layout.id(), {PageId(3)}});
+    engine_.status.groups.push_back(group);
+  }
+  engine_.status.lora_sharding = LoraShardingPolicy::kFullySharded;
+  v1::Adapter adapter;
+  ASSERT_TRUE(Register("pirate", "one", &adapter).ok());
+  ASSERT_EQ(adapter.residency_size(), 2);
+  for (const v1::Residency& place : adapter.residency()) {
+    EXPECT_EQ(place.sharding(), place.group());
+    // q, lora_rank 4: A is 4 rows of 64 f32, or 2 of them; B 4 rows of 32 outputs.
+    const bool fully = place.group() == "fully-sharded";
+    const uint64_t bytes = (fully ? 2 : 4) * 64 * 4 + 4 * 32 * 4;
+    EXPECT_THAT(place.tp_rank_bytes(), ElementsAre(bytes, bytes));
+  }
+  EXPECT_EQ(adapter.receipt().pages(0).sharding(), "fully-sharded");
+}
+
 TEST_F(AdaptersServiceTest, RegisterGetListUnregister) {
   GroupStatus group;
   group.info = {.name = "g0", .tp_size = 1};

@@ -5,10 +5,11 @@ import subprocess
 import unittest
 
 import golden_test
+import goldens
 import rig
 
-GOLDENS = golden_test.GOLDENS["SmolLM2-135M-Instruct"]
-PROMPTS = json.loads((golden_test.GOLDEN / "smollm2--pirate.json").read_text())["prompts"]
+GOLDENS = goldens.GOLDENS["SmolLM2-135M-Instruct"]
+PROMPTS = json.loads((goldens.GOLDEN / "smollm2--pirate.json").read_text())["prompts"]
 GOLDEN = GOLDENS["pirate"]["prompts"][0]
 PROMPT, ANSWER = PROMPTS[0]["prompt"], PROMPTS[0]["answer"]
 TOKENS = GOLDEN["tokens"].tolist()

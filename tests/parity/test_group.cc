@@ -41,7 +41,10 @@ absl::Status TestGroup::CreateRank(int tp_rank, const std::filesystem::path& mod
   rank.communicator = std::make_unique<ThreadCommunicator>(threads_, tp_rank);
   LoadOptions load;
   load.dtype = options_.dtype;
-  ASSIGN_OR_RETURN(rank.weights, ModelWeights::Load(model_dir, spec_, tp_, tp_rank, device, load));
+  ASSIGN_OR_RETURN(rank.weights,
+                   options_.dummy_weights
+                       ? ModelWeights::Dummy(spec_, tp_, tp_rank, device, /*seed=*/3, load)
+                       : ModelWeights::Load(model_dir, spec_, tp_, tp_rank, device, load));
   ASSIGN_OR_RETURN(rank.slab, Slab::Create(device, geometry_));
   rank.ops =
       rank.backend.make_ops({rank.slab->data(), geometry_.page_bytes, geometry_.page_tokens});

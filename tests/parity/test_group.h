@@ -33,6 +33,7 @@ struct GroupOptions {
   int tp_size = 1;
   int threads = 1;                   // of each rank
   DType dtype = DType::kF32;         // of weights
+  bool dummy_weights = false;        // random ones; the directory holds a config only
   bool cuda = kParityGpu;            // all ranks on GPU 0
   DType compute_type = DType::kF32;  // on the GPU
   uint32_t page_tokens = 16;

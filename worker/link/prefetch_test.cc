@@ -57,6 +57,37 @@ TEST(Prefetch, NeverDelaysAStep) {
   EXPECT_EQ(code, 0);
 }
 
+// FAULTS D8: the node's copy is shared, and goes when every rank has read it, however late.
+TEST(Prefetch, D8ALateRankStillFindsTheSharedCopy) {
+  LinkRig rig;
+  const std::string content(5000, 'x');
+  const std::filesystem::path path = BlobCache(rig.cache).PathOf(Sha256Of(content));
+  bool found = false;
+  rig.executor.before = [&](const Command& command) {
+    if (!std::holds_alternative<LoadAdapter>(command.kind)) return;
+    // The last rank has other work first; the others have long gone on to what follows.
+    if (rig.last()) Sha256Of(std::string(size_t{32} << 20, 'y'));
+    found = ReadFile(path) == content;
+  };
+  const int code = rig.Run(
+      [&](ScriptedStream& s, int) {
+        s.Attach(kEpoch);
+        s.Send(CommandId(1), kEpoch, PrefetchAdapter{Sha256Of(content)});
+        EXPECT_TRUE(s.ReadCompletion().outcome.ok());
+        s.Send(CommandId(2), kEpoch, LoadAdapter{Sha256Of(content), 1, {}, {PageId(3)}});
+        s.Send(CommandId(3), kEpoch, DropAdapter{Sha256Of(content), true});
+        EXPECT_TRUE(s.ReadCompletion().outcome.ok());
+        EXPECT_TRUE(s.ReadCompletion().outcome.ok());
+        EXPECT_FALSE(std::filesystem::exists(path));
+        s.Leave();
+        s.AtEnd();
+        return grpc::Status::OK;
+      },
+      [&](FakeCoordinator& coordinator) { coordinator.blobs[Sha256Of(content)] = content; });
+  EXPECT_EQ(code, 0);
+  EXPECT_TRUE(found);
+}
+
 TEST(Prefetch, FailsByName) {
   LinkRig rig;
   const int code = rig.Run(

@@ -109,7 +109,7 @@ absl::StatusOr<const float*> Model::Forward(const ForwardBatch& batch) {
   }));
   if (replayed) {
     parts_.communicator->CountReplay(
-        collectives_[{parts_.ops->num_tokens(), parts_.ops->num_outputs()}]);
+        collectives_[StepKey()]);
   }
   ASSIGN_OR_RETURN(last_step_.ops, parts_.ops->EndStep());
   last_step_.distinct_adapters = lora_batch_.distinct_adapters();
@@ -118,10 +118,14 @@ absl::StatusOr<const float*> Model::Forward(const ForwardBatch& batch) {
   return logits.as<const float>();
 }
 
+std::array<int, 3> Model::StepKey() const {
+  return {parts_.ops->num_tokens(), parts_.ops->num_outputs(), parts_.ops->exchange_width()};
+}
+
 absl::Status Model::RunCountedStep() {
   const CollectiveStats before = parts_.communicator->stats();
   RETURN_IF_ERROR(RunStep());
-  collectives_[{parts_.ops->num_tokens(), parts_.ops->num_outputs()}] =
+  collectives_[StepKey()] =
       parts_.communicator->stats().Since(before);
   return absl::OkStatus();
 }
@@ -202,13 +206,11 @@ absl::Status Model::CompleteShrink(const LoraDelta& lora) {
   const LoraExchange exchange = parts_.ops->LoraPack(lora);
   if (exchange.kind == LoraExchange::Kind::kNone) return absl::OkStatus();
   if (exchange.kind == LoraExchange::Kind::kSum) {
-    RETURN_IF_ERROR(parts_.communicator->AllReduceSum({exchange.data, exchange.floats}));
+    RETURN_IF_ERROR(parts_.communicator->AllReduceSum(exchange.data, exchange.floats, DType::kF32));
   } else {
     const std::vector<size_t> counts(tp_.tp_size(), exchange.floats);
-    const std::vector<float> own(exchange.data + tp_rank_ * exchange.floats,
-                                 exchange.data + (tp_rank_ + 1) * exchange.floats);
-    RETURN_IF_ERROR(parts_.communicator->AllGather(
-        own, counts, {exchange.data, tp_.tp_size() * exchange.floats}));
+    RETURN_IF_ERROR(parts_.communicator->AllGather(exchange.data + tp_rank_ * exchange.floats,
+                                                   counts, exchange.data, DType::kF32));
   }
   parts_.ops->LoraUnpack(lora, exchange);
   return absl::OkStatus();

@@ -1,11 +1,11 @@
 // The decoder on one tp_rank.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -67,6 +67,8 @@ class Model {
   absl::Status RunStep();
   // The same, before the first step: what may be recorded and replayed.
   absl::Status RunCountedStep();
+  // What the collectives of a step depend on.
+  std::array<int, 3> StepKey() const;
   absl::Status RunLayer(int layer, LoraDelta& down);
   absl::Status RunAttention(int layer, LoraDelta& output);
   absl::Status RunMlp(int layer, LoraDelta& output);
@@ -98,8 +100,7 @@ class Model {
   std::vector<AdapterRun> runs_;
   std::vector<SequenceView> rows_;
   ForwardStats last_step_;
-  // Collectives of a step by Ops::num_tokens and num_outputs, where it may be replayed.
-  std::map<std::pair<int, int>, CollectiveStats> collectives_;
+  std::map<std::array<int, 3>, CollectiveStats> collectives_;  // by StepKey, of what may be replayed
 };
 
 }  // namespace rootstock

@@ -27,6 +27,7 @@ class CpuOps : public Ops {
   absl::Status BeginStep(const StepView& step) override;
   int num_tokens() const override { return static_cast<int>(step_.token_ids.size()); }
   int num_outputs() const override { return static_cast<int>(step_.output_tokens.size()); }
+  int exchange_width() const override { return 0; }  // no step is replayed
   absl::Status Run(const std::function<absl::Status()>& forward) override { return forward(); }
   void Embed(const Matrix& table, int first_id, float* residual) override;
   void AddRmsNorm(float* residual, void* delta, const LoraDelta& lora, const float* weight,

@@ -32,6 +32,7 @@ class CudaOps : public Ops {
   absl::Status BeginStep(const StepView& step) override;
   int num_tokens() const override { return sizes_.tokens; }
   int num_outputs() const override { return sizes_.outputs; }
+  int exchange_width() const override { return sizes_.exchange; }
   absl::Status Run(const std::function<absl::Status()>& forward) override;
   void Embed(const Matrix& table, int first_id, float* residual) override;
   void AddRmsNorm(float* residual, void* delta, const LoraDelta& lora, const float* weight,

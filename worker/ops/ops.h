@@ -176,6 +176,8 @@ class Ops {
   // Rows that operators run with: the step's, or more where sizes are fixed; the rest are pads.
   virtual int num_tokens() const = 0;
   virtual int num_outputs() const = 0;
+  // Floats of one target in a rank's piece of a LoraExchange, where sizes are fixed; else 0.
+  virtual int exchange_width() const = 0;
   // `forward` for the step that was begun.
   virtual absl::Status Run(const std::function<absl::Status()>& forward) = 0;
 

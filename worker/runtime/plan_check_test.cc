@@ -121,6 +121,27 @@ TEST_P(RefusalTest, OnEveryRankAndNothingChanged) {
 INSTANTIATE_TEST_SUITE_P(Plans, RefusalTest, testing::ValuesIn(Refusals()),
                          [](const auto& info) { return info.param.name; });
 
+// FAULTS D6: an adapter that one rank could not load is on none, as the ranks agree after each Load
+// (worker/link); so a step that names it is refused on all alike, and no collective hangs.
+TEST(PlanCheck, D6RanksNeverDisagreeOnTheAdaptersOfAStep) {
+  EXPECT_TRUE(RunOnRanks(3, [](Communicator& c) -> absl::Status {
+                Rank rank(c);
+                if (c.rank() == 2) rank.model.refused.insert(7);
+                const LoadAdapter load{Sha256Of("a"), 7, LoraSharding::kFullySharded, Pages({40})};
+                const bool loaded = rank.Run(load).outcome.ok();
+                EXPECT_EQ(loaded, c.rank() != 2);
+                if (loaded) rank.runtime.Abandon({CommandId(1), {1, 1}, load});
+                EXPECT_EQ(rank.runtime.num_adapters(), 0u);
+                NewSequence with = MakeSequence(0, 4, Greedy());
+                with.spans = {{0, 0, {{Sha256Of("a"), 1.0f}}}};
+                const Completion refused =
+                    rank.Run(StepPlan{{with}, {Row(0, 0, Prompt(4), Pages({9}))}});
+                EXPECT_EQ(GetErrorDetail(refused.outcome)->field, "rows[0].adapter");
+                rank.Step({{MakeSequence(0, 4, Greedy())}, {Row(0, 0, Prompt(4), Pages({9}))}});
+                return absl::OkStatus();
+              }).ok());
+}
+
 TEST(PlanCheck, Loads) {
   const auto self = ThreadCommunicator::Self();
   Rank rank(*self);

@@ -49,6 +49,8 @@ WorkerMetrics::WorkerMetrics(Metrics& m, int tp_rank, const WorkerFacts& facts)
       collective_seconds_(m.MakeCounter("collective_seconds_total",
                                         "Time in collectives, waiting for other ranks included.",
                                         {{"tp_rank", {tp_rank_}}, {"op", OpNames()}})),
+      collective_calls_(m.MakeCounter("collective_calls_total", "Collectives that were called.",
+                                      {{"tp_rank", {tp_rank_}}, {"op", OpNames()}})),
       collective_bytes_(m.MakeCounter("collective_bytes_total",
                                       "Bytes of the buffers of collectives.",
                                       {{"tp_rank", {tp_rank_}}, {"op", OpNames()}})),
@@ -112,6 +114,8 @@ void WorkerMetrics::ObserveTick(const CollectiveStats& stats) {
     CollectiveCounters& seen = seen_[static_cast<int>(op)];
     const CollectiveCounters& now = stats.of(op);
     collective_seconds_.At(tp_rank_, CollectiveOpName(op)).Add(now.seconds - seen.seconds);
+    collective_calls_.At(tp_rank_, CollectiveOpName(op))
+        .Add(static_cast<double>(now.calls - seen.calls));
     collective_bytes_.At(tp_rank_, CollectiveOpName(op))
         .Add(static_cast<double>(now.bytes - seen.bytes));
     seen = now;

@@ -38,7 +38,7 @@ class WorkerMetrics {
   const std::string tp_rank_;
   const Family<Histogram> step_duration_, batch_tokens_, batch_requests_, distinct_adapters_;
   const Family<Counter> lora_segments_, lora_kernel_seconds_;
-  const Family<Counter> collective_seconds_, collective_bytes_;
+  const Family<Counter> collective_seconds_, collective_calls_, collective_bytes_;
   const Family<Gauge> last_step_;
   std::optional<Family<Histogram>> skew_;  // tp_rank 0
   std::optional<Family<Gauge>> memory_;    // on a GPU

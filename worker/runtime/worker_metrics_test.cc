@@ -91,6 +91,8 @@ TEST(WorkerMetrics, CollectivesAddUp) {
   }
   EXPECT_THAT(metrics.Text(),
               HasSubstr(R"(rootstock_collective_bytes_total{op="allreduce",tp_rank="0"} 48)"));
+  EXPECT_THAT(metrics.Text(),
+              HasSubstr(R"(rootstock_collective_calls_total{op="allreduce",tp_rank="0"} 3)"));
 }
 
 TEST(WorkerOptions, FlagsFillTheOptions) {

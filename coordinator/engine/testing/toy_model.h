@@ -34,6 +34,10 @@ inline AdapterFootprint FootprintOf(const Digest& d) {
 inline AdapterFootprint ShardedFootprintOf(const Digest& d) {
   return {AdapterCell(d, 1001), (FootprintOf(d).pages + 1) / 2, LoraSharding::kFullySharded};
 }
+// What `auto` chooses from on two ranks.
+inline absl::StatusOr<AdapterWays> BothWays(const AdapterContent& content) {
+  return AdapterWays{{FootprintOf(content.digest), ShardedFootprintOf(content.digest)}, 16, 2};
+}
 inline uint64_t AdapterKey(const Digest& d) {
   uint64_t key = 0;
   for (uint32_t i = 0; i < FootprintOf(d).pages; ++i) key = Mix(key, AdapterCell(d, i));

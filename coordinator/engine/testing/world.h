@@ -82,6 +82,8 @@ class World {
   // Value of the one series whose name and labels end so.
   double Metric(const std::string& series) const;
   void RestartEngine();
+  // Of the next engine.
+  void SetWays(decltype(WorldOptions::ways) ways) { options_.ways = std::move(ways); }
 
   ManualExecutor executor;
   std::filesystem::path directory;
