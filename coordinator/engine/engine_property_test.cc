@@ -190,7 +190,7 @@ class RandomLife {
 TEST(EngineProperty, EveryStreamIsExactAndEveryPageComesBack) {
   int completed = 0;
   uint64_t loads = 0, sharded = 0, drops = 0;
-  for (uint32_t seed = 1; seed <= 12; ++seed) {
+  for (uint32_t seed = 1; seed <= 14; ++seed) {
     SCOPED_TRACE(seed);
     RandomLife life(seed);
     for (int i = 0; i < 2500; ++i) life.Operation();

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/layout/adapter_layout.h"
+#include "coordinator/engine/footprint.h"
 
 namespace rootstock {
 namespace {
