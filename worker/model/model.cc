@@ -107,10 +107,7 @@ absl::StatusOr<const float*> Model::Forward(const ForwardBatch& batch) {
     replayed = false;
     return RunStep();
   }));
-  if (replayed) {
-    parts_.communicator->CountReplay(
-        collectives_[StepKey()]);
-  }
+  if (replayed) parts_.communicator->CountReplay(collectives_[StepKey()]);
   ASSIGN_OR_RETURN(last_step_.ops, parts_.ops->EndStep());
   last_step_.distinct_adapters = lora_batch_.distinct_adapters();
   if (batch.logit_tokens.empty() || tp_rank_ != 0) return nullptr;
@@ -125,8 +122,7 @@ std::array<int, 3> Model::StepKey() const {
 absl::Status Model::RunCountedStep() {
   const CollectiveStats before = parts_.communicator->stats();
   RETURN_IF_ERROR(RunStep());
-  collectives_[StepKey()] =
-      parts_.communicator->stats().Since(before);
+  collectives_[StepKey()] = parts_.communicator->stats().Since(before);
   return absl::OkStatus();
 }
 

@@ -100,7 +100,8 @@ class Model {
   std::vector<AdapterRun> runs_;
   std::vector<SequenceView> rows_;
   ForwardStats last_step_;
-  std::map<std::array<int, 3>, CollectiveStats> collectives_;  // by StepKey, of what may be replayed
+  // By StepKey, of what may be replayed.
+  std::map<std::array<int, 3>, CollectiveStats> collectives_;
 };
 
 }  // namespace rootstock
