@@ -6,6 +6,7 @@
 #include <bit>
 #include <cmath>
 #include <random>
+#include <vector>
 
 #include "kernels/sampler/sampler_cuda_testing.h"
 
@@ -227,6 +228,18 @@ TEST(SamplerCuda, AVocabularyThatSpills) {
     EXPECT_TRUE(v.equal || v.justified) << v.why;
     ExpectLogprobs(cases[i], out, i, 3);
   }
+}
+
+// Rows that another GPU sampled: sampled, without a token, scored only.
+TEST(SamplerCuda, TakesTokensOfAnotherGpu) {
+  std::vector<SampleRow> rows(3);
+  for (int i = 0; i < 3; ++i) rows[i].slot = 4 - 2 * i;
+  rows[2].given = 9;
+  const DeviceArray<SampleRow> on_device(rows);
+  const DeviceArray<int32_t> tokens(std::vector<int32_t>{7, -1, 9});
+  const DeviceArray<int32_t> last(std::vector<int32_t>{1, 1, 1, 1, 1});
+  TakeTokens(on_device.get(), tokens.get(), 3, last.get(), nullptr);
+  EXPECT_EQ(last.Host(), (std::vector<int32_t>{1, 1, 0, 1, 7}));
 }
 
 }  // namespace
