@@ -1,6 +1,7 @@
 #include <cuda_runtime.h>
 
 #include "kernels/activation/activation_cuda.h"
+#include "kernels/activation/activation_long.cuh"
 #include "kernels/activation/activation_tile.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/lora/lora_launch.h"
@@ -18,6 +19,11 @@ void SiluMulPlain(const SiluMulArgs& args, const LoraStep& lora, const LoraTarge
 template <bool kLora>
 void SiluMulTile(const SiluMulArgs& args, const LoraStep& lora, const LoraTargets& targets,
                  cudaStream_t stream) {
+  if (kLora && args.tokens > kDecodeTokens) {
+    LaunchDependent(SiluMulLongKernel, LongPairBlocks(lora, args.n / 64, 4), kExpandLongThreads, 0,
+                    stream, 1, args, lora, targets);
+    return;
+  }
   const int blocks =
       PairBlocks(kLora ? &lora : nullptr, args.tokens, args.n / 64, kSiluWarps, kSiluBlocks);
   LaunchDependent(SiluMulTileKernel<kLora>, blocks, 32 * kSiluWarps, 0, stream, 1, args, lora,

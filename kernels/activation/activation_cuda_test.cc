@@ -79,7 +79,8 @@ INSTANTIATE_TEST_SUITE_P(
     Long, SiluCudaTest,
     testing::Combine(testing::Values(Type::kF32, Type::kBF16),
                      testing::Values(Mix::kIdentical, Mix::kMixedRanks, Mix::kStacked),
-                     testing::Values(Shape{257, 576, 136}, Shape{300, 512, 1024})));
+                     testing::Values(Shape{257, 576, 136}, Shape{300, 512, 1024},
+                                     Shape{421, 96, 192})));
 
 }  // namespace
 }  // namespace rootstock::kernels::cuda

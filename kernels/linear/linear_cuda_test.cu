@@ -163,6 +163,40 @@ INSTANTIATE_TEST_SUITE_P(Types, LinearCudaTest,
                                          Types{Type::kBF16, Type::kF32},
                                          Types{Type::kF32, Type::kF32}));
 
+TEST(LtTableTest, EveryEntryIsTakenRightAndTheSameEachTime) {
+  std::string error;
+  const std::unique_ptr<LtMatmul> lt = LtMatmul::Create(&error);
+  ASSERT_NE(lt, nullptr) << error;
+  ASSERT_FALSE(LtTable().empty());
+  for (const LtEntry& entry : LtTable()) {
+    const int m = entry.m - 3;
+    SCOPED_TRACE(testing::Message() << "n " << entry.n << " k " << entry.k << " m " << m);
+    TestCase c(Type::kBF16, Type::kBF16, m, entry.n, entry.k, false);
+    EXPECT_EQ(lt->AlgoOf(c.args), entry.algo);
+    ASSERT_EQ(lt->Run(c.args, nullptr), "");
+    EXPECT_LT(RelativeError(c.args, 2000), Tolerance(Type::kBF16));
+    const size_t count = static_cast<size_t>(m) * entry.n;
+    Buffer again(2 * count);
+    LinearArgs args = c.args;
+    args.out = again.get();
+    ASSERT_EQ(lt->RunAs(args, entry.algo, nullptr), "");
+    EXPECT_EQ(Compare(Type::kBF16, again.get(), Type::kBF16, c.out.get(), count).largest, 0.0);
+  }
+}
+
+TEST(LtTableTest, OtherShapesTakeTheHeuristicsBest) {
+  std::string error;
+  const std::unique_ptr<LtMatmul> lt = LtMatmul::Create(&error);
+  ASSERT_NE(lt, nullptr) << error;
+  TestCase c(Type::kBF16, Type::kBF16, 300, 320, 576, false);
+  const std::vector<LtAlgo> answers = lt->Answers(c.args);
+  ASSERT_FALSE(answers.empty());
+  EXPECT_EQ(lt->AlgoOf(c.args), answers[0]);
+  LtAlgo no_such = answers[0];
+  no_such.tile = 60000;
+  EXPECT_NE(lt->RunAs(c.args, no_such, nullptr), "");
+}
+
 TEST(LinearCudaArgsTest, WhatItCannotDoIsAnError) {
   std::string error;
   const std::unique_ptr<Linear> linear = MakeLinear(&error);

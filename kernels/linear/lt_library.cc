@@ -54,6 +54,20 @@ ROOTSTOCK_LT_FUNCTION(cublasLtMatmul,
                        cudaStream_t stream),
                       (handle, desc, alpha, a, a_layout, b, b_layout, beta, c, c_layout, d,
                        d_layout, algo, workspace, bytes, stream))
+ROOTSTOCK_LT_FUNCTION(cublasLtMatmulAlgoInit,
+                      (cublasLtHandle_t handle, cublasComputeType_t compute, cudaDataType_t scale,
+                       cudaDataType_t a, cudaDataType_t b, cudaDataType_t c, cudaDataType_t d,
+                       int id, cublasLtMatmulAlgo_t* algo),
+                      (handle, compute, scale, a, b, c, d, id, algo))
+ROOTSTOCK_LT_FUNCTION(cublasLtMatmulAlgoConfigGetAttribute,
+                      (const cublasLtMatmulAlgo_t* algo,
+                       cublasLtMatmulAlgoConfigAttributes_t attribute, void* value, size_t bytes,
+                       size_t* written),
+                      (algo, attribute, value, bytes, written))
+ROOTSTOCK_LT_FUNCTION(cublasLtMatmulAlgoConfigSetAttribute,
+                      (cublasLtMatmulAlgo_t * algo, cublasLtMatmulAlgoConfigAttributes_t attribute,
+                       const void* value, size_t bytes),
+                      (algo, attribute, value, bytes))
 ROOTSTOCK_LT_FUNCTION(cublasLtMatmulAlgoCheck,
                       (cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a,
                        cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,

@@ -35,6 +35,43 @@ int RangeStep(int m) {
 // The largest m that shares m's algorithm.
 int LargestM(int m) { return (m + RangeStep(m) - 1) / RangeStep(m) * RangeStep(m); }
 
+template <typename T>
+int Get(const cublasLtMatmulAlgo_t& algo, cublasLtMatmulAlgoConfigAttributes_t what) {
+  T value = 0;
+  size_t written = 0;
+  cublasLtMatmulAlgoConfigGetAttribute(&algo, what, &value, sizeof(value), &written);
+  return static_cast<int>(value);
+}
+
+LtAlgo IdsOf(const cublasLtMatmulAlgo_t& algo) {
+  return {Get<int32_t>(algo, CUBLASLT_ALGO_CONFIG_ID),
+          Get<uint32_t>(algo, CUBLASLT_ALGO_CONFIG_TILE_ID),
+          Get<uint32_t>(algo, CUBLASLT_ALGO_CONFIG_STAGES_ID),
+          Get<uint16_t>(algo, CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID),
+          Get<uint16_t>(algo, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID),
+          Get<int32_t>(algo, CUBLASLT_ALGO_CONFIG_SPLITK_NUM),
+          Get<uint32_t>(algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME),
+          Get<uint32_t>(algo, CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING),
+          Get<uint32_t>(algo, CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION)};
+}
+
+cublasStatus_t SetIds(const LtAlgo& ids, cublasLtMatmulAlgo_t* algo) {
+  cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
+  const auto set = [&](cublasLtMatmulAlgoConfigAttributes_t what, auto value) {
+    if (status != CUBLAS_STATUS_SUCCESS) return;
+    status = cublasLtMatmulAlgoConfigSetAttribute(algo, what, &value, sizeof(value));
+  };
+  set(CUBLASLT_ALGO_CONFIG_TILE_ID, static_cast<uint32_t>(ids.tile));
+  set(CUBLASLT_ALGO_CONFIG_STAGES_ID, static_cast<uint32_t>(ids.stages));
+  set(CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID, static_cast<uint16_t>(ids.inner_shape));
+  set(CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, static_cast<uint16_t>(ids.cluster));
+  set(CUBLASLT_ALGO_CONFIG_SPLITK_NUM, static_cast<int32_t>(ids.split_k));
+  set(CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, static_cast<uint32_t>(ids.reduction));
+  set(CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING, static_cast<uint32_t>(ids.swizzle));
+  set(CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION, static_cast<uint32_t>(ids.custom));
+  return status;
+}
+
 bool Aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % kAlignment == 0; }
 
 }  // namespace
@@ -72,8 +109,31 @@ bool LtMatmul::Takes(const LinearArgs& args) {
 size_t LtMatmul::workspace_bytes() const { return kBiasBytes + kLtBytes; }
 
 std::string LtMatmul::Run(const LinearArgs& args, cudaStream_t stream, int choice) {
+  return RunWanted(args, {choice, {}}, stream);
+}
+
+std::string LtMatmul::RunAs(const LinearArgs& args, const LtAlgo& algo, cudaStream_t stream) {
+  return RunWanted(args, {0, algo}, stream);
+}
+
+LtAlgo LtMatmul::AlgoOf(const LinearArgs& args) {
   Plan* plan = nullptr;
-  std::string error = FindPlan(args, choice, &plan);
+  return FindPlan(args, {}, &plan).empty() ? IdsOf(plan->algo) : LtAlgo{};
+}
+
+std::vector<LtAlgo> LtMatmul::Answers(const LinearArgs& args) {
+  std::vector<LtAlgo> answers;
+  std::vector<cublasLtMatmulAlgo_t> algos;
+  Plan plan;
+  if (!Describe(args, LargestM(args.m), &plan).empty()) return answers;
+  if (!AskHeuristic(args, plan, &algos).empty()) return answers;
+  for (const cublasLtMatmulAlgo_t& algo : algos) answers.push_back(IdsOf(algo));
+  return answers;
+}
+
+std::string LtMatmul::RunWanted(const LinearArgs& args, const Wanted& wanted, cudaStream_t stream) {
+  Plan* plan = nullptr;
+  std::string error = FindPlan(args, wanted, &plan);
   if (!error.empty()) return error;
   const void* bias = args.bias;
   if (args.bias != nullptr && args.out_type == Type::kBF16) {
@@ -99,15 +159,14 @@ std::string LtMatmul::Run(const LinearArgs& args, cudaStream_t stream, int choic
   return "";
 }
 
-std::string LtMatmul::FindPlan(const LinearArgs& args, int choice, Plan** plan) {
+std::string LtMatmul::FindPlan(const LinearArgs& args, const Wanted& wanted, Plan** plan) {
   const Key key{args.type,        args.out_type, args.n, args.k, args.bias != nullptr,
-                LargestM(args.m), choice};
+                LargestM(args.m), wanted};
   auto found = plans_.find(key);
   if (found == plans_.end()) {
-    const int largest_m = LargestM(args.m);
     Plan made;
-    std::string error = Describe(args, largest_m, &made);
-    if (error.empty()) error = Pick(largest_m - RangeStep(args.m) + 1, largest_m, choice, &made);
+    std::string error = Describe(args, LargestM(args.m), &made);
+    if (error.empty()) error = Pick(args, wanted, &made);
     if (!error.empty()) return error;
     found = plans_.emplace(key, std::move(made)).first;
   }
@@ -142,7 +201,32 @@ std::string LtMatmul::Describe(const LinearArgs& args, int largest_m, Plan* plan
   return "";
 }
 
-std::string LtMatmul::Pick(int smallest_m, int largest_m, int choice, Plan* plan) {
+std::string LtMatmul::Pick(const LinearArgs& args, const Wanted& wanted, Plan* plan) {
+  if (wanted.algo.id != 0) return PickAlgo(args, wanted.algo, plan);
+  if (wanted.choice == 0 && args.type == Type::kBF16 && args.out_type == Type::kBF16) {
+    const LtAlgo* algo = FindLtAlgo(args.n, args.k, LargestM(args.m));
+    if (algo != nullptr && PickAlgo(args, *algo, plan).empty()) return "";
+  }
+  std::vector<cublasLtMatmulAlgo_t> algos;
+  const std::string error = AskHeuristic(args, *plan, &algos);
+  if (!error.empty()) return error;
+  const size_t index = std::max(wanted.choice - 1, 0);
+  if (index >= algos.size()) return "cuBLASLt has no such algorithm for this shape";
+  plan->algo = algos[index];
+  return "";
+}
+
+std::string LtMatmul::PickAlgo(const LinearArgs& args, const LtAlgo& algo, Plan* plan) {
+  const cudaDataType_t in = DataType(args.type);
+  const cudaDataType_t out = DataType(args.out_type);
+  ROOTSTOCK_LT_CHECK(cublasLtMatmulAlgoInit(handle_, CUBLAS_COMPUTE_32F, CUDA_R_32F, in, in, out,
+                                            out, algo.id, &plan->algo));
+  ROOTSTOCK_LT_CHECK(SetIds(algo, &plan->algo));
+  return WorksForRange(*plan, plan->algo, args.m) ? "" : "cuBLASLt can't use this algorithm here";
+}
+
+std::string LtMatmul::AskHeuristic(const LinearArgs& args, const Plan& plan,
+                                   std::vector<cublasLtMatmulAlgo_t>* algos) {
   cublasLtMatmulPreference_t preference = nullptr;
   ROOTSTOCK_LT_CHECK(cublasLtMatmulPreferenceCreate(&preference));
   const std::unique_ptr<cublasLtMatmulPreferenceOpaque_t,
@@ -163,19 +247,25 @@ std::string LtMatmul::Pick(int smallest_m, int largest_m, int choice, Plan* plan
   std::array<cublasLtMatmulHeuristicResult_t, kMaxAnswers> answers;
   int count = 0;
   const cublasStatus_t asked = cublasLtMatmulAlgoGetHeuristic(
-      handle_, plan->op.get(), plan->w.get(), plan->x.get(), plan->out.get(), plan->out.get(),
+      handle_, plan.op.get(), plan.w.get(), plan.x.get(), plan.out.get(), plan.out.get(),
       preference, kMaxAnswers, answers.data(), &count);
   for (int i = 0; asked == CUBLAS_STATUS_SUCCESS && i < count; ++i) {
-    bool works = answers[i].state == CUBLAS_STATUS_SUCCESS;
-    const int stride = largest_m == kInvariantRows ? 1 : (largest_m - smallest_m) / 8;
-    for (int m = smallest_m; works && m <= largest_m; m += stride) {
-      works = WorksFor(*plan, answers[i].algo, m);
+    if (answers[i].state == CUBLAS_STATUS_SUCCESS && WorksForRange(plan, answers[i].algo, args.m)) {
+      algos->push_back(answers[i].algo);
     }
-    if (!works || choice-- > 0) continue;
-    plan->algo = answers[i].algo;
-    return "";
   }
-  return "cuBLASLt has no such algorithm for this shape";
+  return "";
+}
+
+// Every m of the range up to 64, else some of it.
+bool LtMatmul::WorksForRange(const Plan& plan, const cublasLtMatmulAlgo_t& algo, int m) {
+  const int largest = LargestM(m);
+  const int smallest = largest - RangeStep(m) + 1;
+  const int stride = largest == kInvariantRows ? 1 : (largest - smallest) / 8;
+  for (int some = smallest; some <= largest; some += stride) {
+    if (!WorksFor(plan, algo, some)) return false;
+  }
+  return true;
 }
 
 bool LtMatmul::WorksFor(const Plan& plan, const cublasLtMatmulAlgo_t& algo, int m) {

@@ -33,7 +33,7 @@ inline std::unique_ptr<DeviceArray<std::byte>> RandomBf16(size_t count, float sp
 // *One thread.*
 class BenchLora {
  public:
-  // Of `targets` (layer 0); token t runs with adapter t mod `adapters`.
+  // Of `targets` (layer 0). Adapters share out the tokens: by turns, of long steps as runs.
   BenchLora(const std::byte* slab, size_t slab_bytes, const LoraTargets& targets, int layers,
             int lora_rank, int tokens, int adapters)
       : targets_(targets) {
@@ -42,7 +42,10 @@ class BenchLora {
     std::vector<int32_t> members;
     for (int a = 0; a < adapters; ++a) {
       const int begin = static_cast<int>(members.size());
-      for (int t = a; t < tokens; t += adapters) members.push_back(t);
+      for (int t = 0; t < tokens; ++t) {
+        const int64_t of = tokens > kDecodeTokens ? int64_t{t} * adapters / tokens : t % adapters;
+        if (of == a) members.push_back(t);
+      }
       groups.push_back({sites_->get() + static_cast<size_t>(a) * layers * kModules, begin,
                         static_cast<int>(members.size()) - begin});
     }

@@ -5,6 +5,7 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/lora/lora_cuda.h"
 #include "kernels/lora/lora_expand.cuh"
+#include "kernels/lora/lora_expand_long.cuh"
 #include "kernels/lora/lora_launch.h"
 #include "kernels/lora/lora_plain.cuh"
 #include "kernels/lora/lora_shrink_decode.cuh"
@@ -20,9 +21,12 @@ void ShrinkTile(const LoraStep& step, const LoraTargets& targets, const void* x,
   const auto* in = static_cast<const __nv_bfloat16*>(x);
   const int splits = LoraSplits(num_tokens, targets.in);
   if (num_tokens > kDecodeTokens) {
-    const int inputs = (targets.in + kShrinkWarps * 32 - 1) / (kShrinkWarps * 32) * 32;
-    LaunchDependent(ShrinkLongKernel<6>, NumSms(), kShrinkThreads, 0, stream, 1, step, targets, in,
-                    splits, inputs);
+    const int cluster = HasClusters() ? kLongCluster : 1;
+    const int tiles = (step.max_members + kLongMembers - 1) / kLongMembers + step.max_groups;
+    cudaFuncSetAttribute(ShrinkLongKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                         kLongSharedBytes);
+    LaunchDependent(ShrinkLongKernel, cluster * tiles, kShrinkThreads, kLongSharedBytes, stream,
+                    cluster, step, targets, in, cluster, LongSlice(targets.in, cluster));
   } else {
     // Few blocks for few groups: the GEMM beside it wants the room.
     const int items = step.max_groups * targets.count * splits * 4;
@@ -34,6 +38,11 @@ void ShrinkTile(const LoraStep& step, const LoraTargets& targets, const void* x,
 
 void ExpandTiled(const LoraStep& step, const LoraTargets& targets, int width, void* out,
                  int num_tokens, cudaStream_t stream) {
+  if (num_tokens > kDecodeTokens) {
+    LaunchDependent(ExpandLongKernel, LongPairBlocks(step, width / 64, 4), kExpandLongThreads, 0,
+                    stream, 1, step, targets, width, num_tokens, static_cast<__nv_bfloat16*>(out));
+    return;
+  }
   LaunchDependent(ExpandTileKernel, PairBlocks(&step, num_tokens, width / 64, kExpandWarps, 5),
                   32 * kExpandWarps, 0, stream, 1, step, targets,
                   LoraSplits(num_tokens, targets.in), width, num_tokens,
@@ -67,7 +76,7 @@ void LoraShrink(const LoraStep& step, const LoraTargets& targets, const void* x,
   if (targets.count == 0 || num_tokens == 0) return;
   if (step.type == Type::kF32) {
     ShrinkPlain<float>(step, targets, x, num_tokens, stream);
-  } else if (targets.in % 8 == 0 && step.max_groups <= kShrinkMaxGroups) {
+  } else if (targets.in % 8 == 0) {
     ShrinkTile(step, targets, x, num_tokens, stream, x_ready);
   } else {
     ShrinkPlain<__nv_bfloat16>(step, targets, x, num_tokens, stream);

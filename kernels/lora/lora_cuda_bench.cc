@@ -1,10 +1,12 @@
 // Times the four sites of an 8B layer with and without LoRA, as graphs over rotating weights.
-// kernels_lora_cuda_bench [decode | prefill | all] [site]: a JSON line a case, µs.
+// kernels_lora_cuda_bench [decode | prefill | all [site] | goals [commit]]: a JSON line a case, µs.
 //   gemm, consumer: the base site's parts; consumer_lora, shrink: what LoRA runs, each alone;
 //   base: the site; beside, inline: the site with LoRA, its shrink on a second stream beside the
 //   GEMM or before the GEMM on the same one; marg: the better of them - base; floor: the adapters'
 //   bytes at the read bandwidth; bound: of marg, 1.35 floors and 1.5 graph nodes (4 above 64 rows);
 //   peer: marg of the best other engine, 0 where not known.
+// goals: prefill alone, as entries of docs/benchmarks: what LoRA adds to the four sites over the
+// time of their GEMMs.
 #include <cstdio>
 #include <cstring>
 #include <functional>
@@ -102,8 +104,10 @@ BaseTimes TimeBase(const Fork& fork, BenchSite& site, int layers) {
   return out;
 }
 
-void RunCase(const Fork& fork, BenchSite& site, const BaseTimes& base, const char* name, int layers,
-             const std::byte* slab, int tokens, int adapters, int lora_rank) {
+// Returns what LoRA adds, µs.
+double RunCase(const Fork& fork, BenchSite& site, const BaseTimes& base, const char* name,
+               int layers, const std::byte* slab, int tokens, int adapters, int lora_rank,
+               FILE* out) {
   const BenchLora lora(slab, kSlabBytes, site.targets(), layers, lora_rank, tokens, adapters);
   const LoraStep& step = lora.step();
   const auto shrink = [&](int i) { site.Shrink(step, lora.targets(i), fork.main); };
@@ -115,7 +119,7 @@ void RunCase(const Fork& fork, BenchSite& site, const BaseTimes& base, const cha
     site.Gemm(i, fork.main);
     consume(i);
   });
-  const double beside_us = Time(fork, layers, [&](int i) {
+  const double beside_us = tokens > kDecodeTokens ? inline_us : Time(fork, layers, [&](int i) {
     cudaEventRecord(fork.begin, fork.main);
     cudaStreamWaitEvent(fork.side, fork.begin);
     site.Shrink(step, lora.targets(i), fork.side);
@@ -130,14 +134,52 @@ void RunCase(const Fork& fork, BenchSite& site, const BaseTimes& base, const cha
   }
   const double floor = bytes / kReadBytesPerUs;
   const double nodes = tokens <= 64 ? 1.5 : 4;
-  std::printf(
+  const double marg = std::min(beside_us, inline_us) - base.site;
+  std::fprintf(
+      out,
       "{\"case\": \"%s T=%d A=%d r=%d\", \"gemm\": %.2f, \"consumer\": %.2f, \"consumer_lora\": "
       "%.2f, \"shrink\": %.2f, \"base\": %.2f, \"beside\": %.2f, \"inline\": %.2f, \"marg\": %.2f, "
       "\"floor\": %.2f, \"bound\": %.2f, \"peer\": %.2f}\n",
       name, tokens, adapters, lora_rank, base.gemm, base.consumer, consumer_us, shrink_us,
-      base.site, beside_us, inline_us, std::min(beside_us, inline_us) - base.site, floor,
-      1.35 * floor + nodes * 0.95, PeerMarg(name, tokens, adapters, lora_rank));
-  std::fflush(stdout);
+      base.site, beside_us, inline_us, marg, floor, 1.35 * floor + nodes * 0.95,
+      PeerMarg(name, tokens, adapters, lora_rank));
+  std::fflush(out);
+  return marg;
+}
+
+constexpr int kGoalRanks[] = {16, 64};
+constexpr int kGoalAdapters[] = {1, 4, 16};
+
+// Goal 3: its cases go to stderr, its entries to stdout.
+void RunGoals(const Fork& fork, Linear* linear, const std::byte* slab, const char* commit) {
+  for (const int tokens : {2048, 8192}) {
+    double gemms = 0;
+    double marg[std::size(kGoalAdapters)][std::size(kGoalRanks)] = {};
+    for (int s = 0; s < 4; ++s) {
+      constexpr int kLayers = 2;
+      BenchSite site(static_cast<SiteKind>(s), tokens, kLayers, linear);
+      const BaseTimes base = TimeBase(fork, site, kLayers);
+      gemms += base.gemm;
+      for (size_t a = 0; a < std::size(kGoalAdapters); ++a) {
+        for (size_t r = 0; r < std::size(kGoalRanks); ++r) {
+          marg[a][r] += RunCase(fork, site, base, kSiteNames[s], kLayers, slab, tokens,
+                                kGoalAdapters[a], kGoalRanks[r], stderr);
+        }
+      }
+    }
+    for (size_t a = 0; a < std::size(kGoalAdapters); ++a) {
+      for (size_t r = 0; r < std::size(kGoalRanks); ++r) {
+        std::printf(
+            "  {\"goal\": 3, \"case\": \"8B prefill T=%d A=%d r=%d\", \"value\": %.4f, \"bound\": "
+            "%g, "
+            "\"better\": \"lower\", \"unit\": \"share of the layer's GEMMs\", \"machine\": "
+            "\"H200\", "
+            "\"commit\": \"%s\", \"command\": \"kernels_lora_cuda_bench goals\"},\n",
+            tokens, kGoalAdapters[a], kGoalRanks[r], marg[a][r] / gemms,
+            kGoalRanks[r] == 16 ? 0.05 : 0.08, commit);
+      }
+    }
+  }
 }
 
 int Main(const std::string& what, const std::string& only) {
@@ -149,6 +191,10 @@ int Main(const std::string& what, const std::string& only) {
     return 1;
   }
   const auto slab = RandomBf16(kSlabBytes / 2, 0.02f);
+  if (what == "goals") {
+    RunGoals(fork, linear.get(), slab->get(), only.c_str());
+    return 0;
+  }
   const bool decode = what != "prefill";
   const bool prefill = what != "decode";
   for (const int tokens : {1, 16, 64, 256, 2048, 8192}) {
@@ -162,8 +208,8 @@ int Main(const std::string& what, const std::string& only) {
         if (adapters > tokens) continue;
         if (tokens <= 256 ? adapters == 16 : adapters != 1 && adapters != 16) continue;
         for (const int lora_rank : {8, 16, 64}) {
-          RunCase(fork, site, base, kSiteNames[s], layers, slab->get(), tokens, adapters,
-                  lora_rank);
+          RunCase(fork, site, base, kSiteNames[s], layers, slab->get(), tokens, adapters, lora_rank,
+                  stdout);
         }
       }
     }

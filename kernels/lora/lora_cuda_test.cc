@@ -58,6 +58,7 @@ TEST_P(LoraCudaTest, MatchesTheCpuAndARowStandsAlone) {
   if (mix == Mix::kNone) {
     EXPECT_EQ(got, before);
   }
+  EXPECT_EQ(OnGpu(c, x, width, before), got);
   for (int t = 0; t < shape.tokens && shape.tokens <= 64; t += 5) {
     const auto row = [t](const std::vector<float>& of, int n) {
       return std::vector<float>(of.begin() + t * n, of.begin() + (t + 1) * n);
@@ -79,7 +80,7 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Combine(testing::Values(Type::kF32, Type::kBF16),
                      testing::Values(Mix::kIdentical, Mix::kMixedRanks, Mix::kStacked),
                      testing::Values(Shape{257, 576, 0, 136, 0}, Shape{700, 4096, 64, 64, 0},
-                                     Shape{300, 40, 5, 24, 3})));
+                                     Shape{300, 40, 5, 24, 3}, Shape{321, 1096, 64, 128, 64})));
 
 // A chain of projections, each of what the one before gave; shrinks run beside the GEMMs.
 TEST(LoraCudaTest, BehindTheGemmItReadsWhatWasWrittenAheadOfTheGemm) {

@@ -3,6 +3,7 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/lora/lora_launch.h"
 #include "kernels/norm/norm_cuda.h"
+#include "kernels/norm/norm_long.cuh"
 #include "kernels/norm/norm_plain.cuh"
 #include "kernels/norm/norm_row.cuh"
 #include "kernels/norm/norm_tile.cuh"
@@ -78,6 +79,19 @@ void AddNormTile(const AddNormArgs& args, const NormCut& cut, const LoraStep& lo
                   cut.cluster);
 }
 
+bool TakesLong(const AddNormArgs& args, const LoraTargets& targets) {
+  return args.tokens > kDecodeTokens && args.rows == nullptr && args.n % 64 == 0 &&
+         args.n <= 4 * kNormRun && AlignedTargets(targets, 64);
+}
+
+// A row is too wide to share what tokens share of B: the expand goes before.
+void AddNormLong(const AddNormArgs& args, bool with_lora, const LoraStep& lora,
+                 const LoraTargets& targets, cudaStream_t stream) {
+  if (with_lora) LoraExpand(lora, targets, args.n, args.delta, args.tokens, stream);
+  const auto kernel = args.n <= 2 * kNormRun ? AddNormLongKernel<2> : AddNormLongKernel<4>;
+  LaunchDependent(kernel, args.tokens, kNormThreads, 0, stream, 1, args);
+}
+
 }  // namespace
 
 void Embed(const EmbedArgs& args, cudaStream_t stream) {
@@ -93,6 +107,8 @@ void AddRmsNorm(const AddNormArgs& args, const LoraStep& lora, const LoraTargets
   if (args.type == Type::kF32) {
     (with_lora ? AddNormPlain<float, true> : AddNormPlain<float, false>)(args, lora, targets,
                                                                          stream);
+  } else if (TakesLong(args, targets)) {
+    AddNormLong(args, with_lora, lora, targets, stream);
   } else if (const NormCut cut = CutOf(args.n);
              args.rows == nullptr && cut.warps != 0 && AlignedTargets(targets, 64)) {
     if (!with_lora && FitsRow(args, cut)) return AddNormRow(args, cut, stream);

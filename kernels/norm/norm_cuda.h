@@ -26,7 +26,7 @@ void Embed(const EmbedArgs& args, cudaStream_t stream);
 struct AddNormArgs {
   Type type = Type::kBF16;        // of delta and out
   float* residual = nullptr;      // [tokens, n]
-  const void* delta = nullptr;    // [tokens, n]; null: nothing is added
+  void* delta = nullptr;          // [tokens, n]; null: nothing is added. May become delta + LoRA
   const float* weight = nullptr;  // [n]
   float eps = 0.0f;
   int n = 0;

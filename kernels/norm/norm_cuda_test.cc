@@ -124,7 +124,8 @@ INSTANTIATE_TEST_SUITE_P(
     Long, NormCudaTest,
     testing::Combine(testing::Values(Type::kF32, Type::kBF16),
                      testing::Values(Mix::kIdentical, Mix::kMixedRanks, Mix::kStacked),
-                     testing::Values(Shape{257, 576, 136}, Shape{300, 512, 4096})));
+                     testing::Values(Shape{257, 576, 136}, Shape{300, 512, 4096},
+                                     Shape{421, 96, 5120}, Shape{257, 64, 8256})));
 
 // Rows without an adapter have the same bits whether the launch knows of adapters or not.
 TEST(NormCudaTest, ABaseRowsBitsDoNotDependOnTheAdaptersBeside) {
