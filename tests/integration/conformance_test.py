@@ -69,7 +69,11 @@ class Conformance(unittest.TestCase):
                                    "max_tokens": len(probe["greedy"]),
                                    "delay_ms": 3 * len(requests)}
                 wanted[label] = probe["greedy"]
+        for name in cases:  # misspelt, in the midst of the others
+            requests[f"{name}?"] = {"model": f"{name or 'base'}.", "token_ids": [1], "delay_ms": 5}
         answers = cluster.batch(requests)
+        for name in cases:
+            self.assertEqual(answers[f"{name}?"]["error"]["code"], "NOT_FOUND")
         for label, tokens in wanted.items():
             answer = answers[label]
             self.assertNotIn("error", answer, label)
