@@ -117,6 +117,39 @@ TEST(Request, DefaultsComeFromTheModelThenFromUs) {
   EXPECT_EQ(ResolveIt(Request(), m)->sampling.temperature, 0.0f);
 }
 
+TEST(Request, WhatIsAskedGoesBeforeTheModelsDefaults) {
+  ServedModel m = Model();
+  m.defaults = {.temperature = 0.6f,
+                .top_p = 0.9f,
+                .min_p = 0.3f,
+                .repetition_penalty = 1.1f,
+                .top_k = 20,
+                .do_sample = false,
+                .eos_token_ids = {}};
+  GenerateRequest r = Request();
+  r.sampling.temperature = 0.5f;
+  r.sampling.top_p = 0.75f;
+  r.sampling.top_k = 7;
+  r.sampling.min_p = 0.125f;
+  r.sampling.presence_penalty = -0.5f;
+  r.sampling.frequency_penalty = 0.25f;
+  r.sampling.repetition_penalty = 1.5f;
+  r.sampling.logit_bias = {{3, 2.0f}};
+  r.logprobs = 4;
+  r.prompt_logprobs = 2;
+  const SamplingParams s = ResolveIt(r, m)->sampling;
+  EXPECT_EQ(s.temperature, 0.5f);
+  EXPECT_EQ(s.top_p, 0.75f);
+  EXPECT_EQ(s.top_k, 7);
+  EXPECT_EQ(s.min_p, 0.125f);
+  EXPECT_EQ(s.presence_penalty, -0.5f);
+  EXPECT_EQ(s.frequency_penalty, 0.25f);
+  EXPECT_EQ(s.repetition_penalty, 1.5f);
+  EXPECT_EQ(s.logit_bias, r.sampling.logit_bias);
+  EXPECT_EQ(s.logprobs, 4);
+  EXPECT_EQ(s.prompt_logprobs, 2);
+}
+
 TEST(Request, MaxTokensFillTheContextAndMayNotExceedIt) {
   GenerateRequest r = Request();
   EXPECT_EQ(ResolveIt(r)->max_tokens, 29u);

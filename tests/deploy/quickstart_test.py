@@ -54,6 +54,8 @@ class QuickstartTest(unittest.TestCase):
         widest = re.search(r"widest step +(\d+) rows.* (\d+) adapters at once", done.stdout)
         self.assertIsNotNone(widest, done.stdout)
         self.assertEqual(len(models) - 1, int(widest.group(2)), done.stdout)
+        self.assertRegex(done.stdout, r"(?m)^metrics +http://127\.0\.0\.1:\d+/metrics")
+        self.assertRegex(done.stdout, r"(?m)^stop +deploy/quickstart\.sh --stop$")
 
         promtool = os.path.join(scripts.ROOT, "build/tools/promtool")
         for name in ("coordinator", "worker"):
