@@ -356,6 +356,15 @@ TEST(Rendezvous, AgreesOnTheSmallestGeometry) {
   }
 }
 
+TEST(Rendezvous, PagesMayBeFoundAtTheFirstAttach) {
+  LinkRig rig;
+  RankHello mine = HelloOf(rig.bus.tp_rank());
+  mine.geometry.num_pages = 0;
+  const auto group = Rendezvous(rig.bus, mine);
+  ASSERT_TRUE(group.ok()) << group.status();
+  EXPECT_EQ(group->geometry, (PageGeometry{0, 1024, 16}));
+}
+
 // Every rank learns which one differs, and in what.
 TEST(Rendezvous, MismatchNamesRankAndValues) {
   LinkRig rig;

@@ -14,8 +14,9 @@ constexpr char kPool[] = "unified";
 constexpr char kCpu[] = "cpu";  // Device::kind of the host's processor
 
 struct Peer {
-  GroupInfo info;  // a group of one
-  AttachReport report;
+  GroupInfo info;         // a group of one
+  PageGeometry geometry;  // 0 pages: as many as fit, which the first attach finds
+  DType weight_dtype = DType::kF32;
   std::string model_name, device_kind, nccl;
 };
 
@@ -36,7 +37,8 @@ absl::StatusOr<std::vector<Peer>> Exchange(GroupBus& bus, const RankHello& mine)
     report.ParseFromString(reports[r]);
     Peer& peer = peers.emplace_back();
     ASSIGN_OR_RETURN(peer.info, FromProto(hello));
-    ASSIGN_OR_RETURN(peer.report, FromProto(report));
+    peer.geometry = {report.num_pages(), report.page_bytes(), report.page_tokens()};
+    peer.weight_dtype = static_cast<DType>(report.compute_dtype());
     peer.model_name = names[r];
     peer.device_kind = kinds[r];
     peer.nccl = nccl[r];
@@ -60,13 +62,13 @@ absl::Status Compare(size_t tp_rank, const Peer& peer, const Peer& first) {
   RETURN_IF_ERROR(Same(tp_rank, "device kind", peer.device_kind, first.device_kind));
   RETURN_IF_ERROR(Same(tp_rank, "NCCL", peer.nccl, first.nccl));
   RETURN_IF_ERROR(Same(tp_rank, "group", peer.info.name, first.info.name));
-  RETURN_IF_ERROR(Same(tp_rank, "dtype", DTypeName(peer.report.compute_dtype),
-                       DTypeName(first.report.compute_dtype)));
+  RETURN_IF_ERROR(
+      Same(tp_rank, "dtype", DTypeName(peer.weight_dtype), DTypeName(first.weight_dtype)));
   if (peer.info.model_fingerprint != first.info.model_fingerprint) {
     RETURN_IF_ERROR(Same(tp_rank, "model", Model(peer), Model(first)));
   }
-  return Same(tp_rank, "page_tokens", absl::StrCat(peer.report.geometry.page_tokens),
-              absl::StrCat(first.report.geometry.page_tokens));
+  return Same(tp_rank, "page_tokens", absl::StrCat(peer.geometry.page_tokens),
+              absl::StrCat(first.geometry.page_tokens));
 }
 
 // A GPU holds one tp_rank.
@@ -87,12 +89,12 @@ absl::Status CheckDevices(const std::vector<Peer>& peers) {
 
 absl::StatusOr<Group> Rendezvous(GroupBus& bus, const RankHello& mine) {
   ASSIGN_OR_RETURN(const std::vector<Peer> peers, Exchange(bus, mine));
-  Group group{peers[0].info, peers[0].report.geometry};
+  Group group{peers[0].info, peers[0].geometry};
   group.info.tp_size = static_cast<uint32_t>(peers.size());
   group.info.ranks.clear();
   for (size_t r = 0; r < peers.size(); ++r) {
     RETURN_IF_ERROR(Compare(r, peers[r], peers[0]));
-    const PageGeometry& geometry = peers[r].report.geometry;
+    const PageGeometry& geometry = peers[r].geometry;
     group.geometry.num_pages = std::min(group.geometry.num_pages, geometry.num_pages);
     group.geometry.page_bytes = std::max(group.geometry.page_bytes, geometry.page_bytes);
     group.info.ranks.push_back(peers[r].info.ranks[0]);

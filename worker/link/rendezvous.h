@@ -11,7 +11,7 @@ struct RankHello {
   RankInfo rank;
   Digest model_fingerprint;
   std::string model_name;  // for the message of a mismatch
-  PageGeometry geometry;   // what this rank asks for
+  PageGeometry geometry;   // what this rank asks for; 0 pages: as many as fit
   DType weight_dtype = DType::kBF16;
   std::string group;                // --group
   std::string device_kind = "cpu";  // Device::kind
