@@ -163,7 +163,7 @@ class Cluster:
              "--port-file", self.folder / f"{name}.ports",
              "--cache-dir", self.folder / f"{name}.cache",
              *([] if "--threads" in flags else ["--threads", "1"]),
-             *([] if "--num-pages" in flags else ["--num-pages", "4000"]), *flags],
+             *([] if {"--num-pages", "cuda"} & set(flags) else ["--num-pages", "4000"]), *flags],
             self.folder / f"{name}.log", env)
         self.groups[name] = group
         if wait:
