@@ -1,3 +1,6 @@
+#include <cudaTypedefs.h>
+
+#include <algorithm>
 #include <cmath>
 
 #include "kernels/attention/decode_cuda.h"
@@ -55,7 +58,7 @@ __device__ __forceinline__ void SumTile(TileFeed<kDim>& feed, TileRegisters<kDim
     TileScores(r, valid, scale, score);
     feed.CopyKeys();
     TileWeights(score, sums, weights);
-    feed.TakeValues(r);
+    feed.TakeValues(valid, r);
     TileValues(r, weights, sums);
   } else {
     feed.CopyKeys();
@@ -76,12 +79,14 @@ __device__ __forceinline__ void SumTile(TileFeed<kDim>& feed, TileRegisters<kDim
 template <int kDim, int kUnits>
 __global__ void __launch_bounds__(kDecodeThreads, 3)
     DecodeKernel(const __grid_constant__ DecodeArgs a) {
-  extern __shared__ float4 shared[];
+  extern __shared__ __align__(1024) std::byte shared[];
   GridLaunchDependents();
+#if __CUDA_ARCH__ >= 900
+  if (threadIdx.x == 0) PrefetchMap(&a.pages.map);
+#endif
   const int group = a.heads.num_heads / a.heads.num_kv_heads, kv_heads = a.heads.num_kv_heads;
-  TileExchange<kDim> exchange(shared, group);
-  std::byte* ring = static_cast<std::byte*>(exchange.end());
-  Schedule s = ScheduleAt(ring + TileFeed<kDim>::Ring::Bytes(kWarps), a.num_rows);
+  TileExchange<kDim> exchange(shared + TileFeed<kDim>::Ring::Bytes(kWarps), group);
+  Schedule s = ScheduleAt(exchange.end(), a.num_rows);
   ReadSchedule(a.rows, a.num_rows, kv_heads, s);
   const unsigned total = s.places_before[a.num_rows] * kv_heads;
   const Shares shares = {total, min(gridDim.x, total)};
@@ -90,7 +95,7 @@ __global__ void __launch_bounds__(kDecodeThreads, 3)
   const int end = shares.Begin(blockIdx.x + 1);
   if (at.place(s) >= end) return ClearPads(a, s);
 
-  TileFeed<kDim> feed(a.pages, s, a.num_rows, at, end, ring);
+  TileFeed<kDim> feed(a.pages, s, a.num_rows, at, end, shared);
   feed.Begin();
   ClearPads(a, s);
   GridDependencyWait();
@@ -128,6 +133,36 @@ Choice Choose(const AttentionShapes& shapes, int rows) {
   return {group <= 4 ? DecodeKernel<128, 1> : DecodeKernel<128, 2>, SharedBytes<128>(group, rows)};
 }
 
+// The driver's cuTensorMapEncodeTiled; null before sm_90, which has no use for it.
+cudaError_t FindEncode(int device, void** encode) {
+  *encode = nullptr;
+  int major = 0;
+  cudaError_t error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+  if (error != cudaSuccess || major < 9) return error;
+  cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+  error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", encode, 12000,
+                                           cudaEnableDefault, &found);
+  return error == cudaSuccess && found != cudaDriverEntryPointSuccess ? cudaErrorNotSupported
+                                                                      : error;
+}
+
+// Any page that a device may hold is within the map.
+bool EncodePages(void* encode, const PagedKv& kv, const HeadShape& heads, CUtensorMap* map) {
+  constexpr cuuint64_t kMemory = cuuint64_t{1} << 40;
+  const cuuint32_t pieces = heads.head_dim / kPieceDims;
+  const cuuint64_t token_bytes = cuuint64_t{2} * heads.num_kv_heads * heads.head_dim;
+  const cuuint64_t sizes[4] = {kPieceDims, cuuint64_t{2} * kv.page_tokens,
+                               cuuint64_t{pieces} * heads.num_kv_heads,
+                               std::min<cuuint64_t>(kMemory / kv.page_bytes, cuuint64_t{1} << 31)};
+  const cuuint64_t strides[3] = {token_bytes, 2 * kPieceDims, kv.page_bytes};
+  const cuuint32_t box[4] = {kPieceDims, kTile, pieces, 1};
+  const cuuint32_t steps[4] = {1, 1, 1, 1};
+  return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(encode)(
+             map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, kv.slab + kv.layer_offset, sizes, strides,
+             box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+             CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
 size_t Align(size_t bytes) { return (bytes + 255) / 256 * 256; }
 
 }  // namespace
@@ -135,7 +170,8 @@ size_t Align(size_t bytes) { return (bytes + 255) / 256 * 256; }
 bool DecodeHas(const AttentionShapes& shapes) {
   const HeadShape& heads = shapes.heads;
   return shapes.type == Type::kBF16 && (heads.head_dim == 64 || heads.head_dim == 128) &&
-         heads.num_heads / heads.num_kv_heads <= kMaxGroup && shapes.page_tokens % kTile == 0;
+         heads.num_heads / heads.num_kv_heads <= kMaxGroup && shapes.page_tokens % kTile == 0 &&
+         shapes.page_bytes % 16 == 0;
 }
 
 std::unique_ptr<DecodeAttention> DecodeAttention::Make(const AttentionShapes& shapes,
@@ -149,6 +185,7 @@ std::unique_ptr<DecodeAttention> DecodeAttention::Make(const AttentionShapes& sh
   if (status == cudaSuccess) {
     status = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
   }
+  if (status == cudaSuccess) status = FindEncode(device, &decode->encode_);
   if (status == cudaSuccess) {
     status = cudaFuncSetAttribute(choice.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   static_cast<int>(choice.shared_bytes));
@@ -204,9 +241,16 @@ cudaError_t DecodeAttention::Run(const AttentionBatch& batch, const PagedKv& kv,
   args.rows = batch.device;
   args.num_rows = batch.num_rows;
   args.heads = shapes_.heads;
-  args.pages = {reinterpret_cast<const __nv_bfloat16*>(kv.slab + kv.layer_offset),
-                kv.page_bytes / 2, batch.device.page_ids, kv.page_tokens,
-                shapes_.heads.num_kv_heads};
+  args.pages = {{},
+                reinterpret_cast<const __nv_bfloat16*>(kv.slab + kv.layer_offset),
+                kv.page_bytes / 2,
+                batch.device.page_ids,
+                kv.page_tokens,
+                shapes_.heads.num_kv_heads,
+                PageReader::Inverse(kv.page_tokens / kTile)};
+  if (encode_ != nullptr && !EncodePages(encode_, kv, shapes_.heads, &args.pages.map)) {
+    return cudaErrorInvalidValue;
+  }
   args.qkv = static_cast<const __nv_bfloat16*>(qkv);
   args.out = static_cast<__nv_bfloat16*>(out);
   args.memory = {reinterpret_cast<float4*>(workspace_),

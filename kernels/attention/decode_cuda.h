@@ -37,6 +37,7 @@ class DecodeAttention {
 
   AttentionShapes shapes_;
   int blocks_ = 0;
+  void* encode_ = nullptr;  // the driver's cuTensorMapEncodeTiled
   size_t workspace_bytes_ = 0;
   std::byte* workspace_ = nullptr;
   // Of what decode_fold.cuh's FoldMemory points to.

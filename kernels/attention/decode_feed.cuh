@@ -6,19 +6,16 @@
 
 namespace rootstock::kernels::cuda {
 
-constexpr int kKeysAhead = 2, kValuesAhead = 1;  // tiles
-
-// A layer's pages.
-struct PageReader {
-  const __nv_bfloat16* layer;  // of page 0
-  size_t page_elements;
-  const int32_t* page_ids;
-  int page_tokens, kv_heads;
+// Tiles on their way.
+template <int kDim>
+struct Ahead {
+  static constexpr int kKeys = 2, kValues = 1;
 };
 
 template <int kDim>
 class TileFeed {
  public:
+  static constexpr int kKeysAhead = Ahead<kDim>::kKeys, kValuesAhead = Ahead<kDim>::kValues;
   using Ring = TileRing<kDim, kKeysAhead, kValuesAhead>;
 
   // `at`: the block's first chunk; end: where its share of the line ends.
@@ -28,25 +25,24 @@ class TileFeed {
         schedule_(schedule),
         num_rows_(num_rows),
         end_(end),
-        row_stride_(pages.kv_heads * kDim),
-        to_values_(pages.page_tokens * row_stride_),
         ahead_(at),
         ring_(ring, kWarps) {}
 
-  // Before the wait for earlier kernels: copies all but this step's positions, the last of a row.
+  // Before the wait for earlier kernels: copies tiles without this step's positions, the last of a
+  // row.
   __device__ __forceinline__ void Begin() {
 #pragma unroll
     for (int i = 0; i < kKeysAhead; ++i) {
       fresh_[i] = false;
       if (InShare()) {
-        places_[i] = Place(Find());
+        places_[i] = Find();
         fresh_[i] =
             places_[i].valid > 0 && Start() + places_[i].valid == schedule_.kv_len[ahead_.row];
         Advance(schedule_, num_rows_, pages_.kv_heads, ahead_);
       }
-      key_slot_[i] = ring_.CopyKeys(places_[i], row_stride_, fresh_[i]);
+      key_slot_[i] = ring_.CopyKeys(pages_, places_[i], fresh_[i]);
       if (i >= kValuesAhead) continue;
-      value_slot_[i] = ring_.CopyValues(places_[i], row_stride_, to_values_, fresh_[i]);
+      value_slot_[i] = ring_.CopyValues(pages_, places_[i], fresh_[i]);
     }
     if (InShare()) pending_ = Find();
   }
@@ -55,9 +51,9 @@ class TileFeed {
 #pragma unroll
     for (int i = 0; i < kKeysAhead; ++i) {
       if (!fresh_[i]) continue;
-      ring_.CopyFreshKey(places_[i], row_stride_, key_slot_[i]);
+      ring_.CopyKeysTo(key_slot_[i], pages_, places_[i]);
       if (i >= kValuesAhead) continue;
-      ring_.CopyFreshValue(places_[i], row_stride_, to_values_, value_slot_[i]);
+      ring_.CopyValuesTo(value_slot_[i], pages_, places_[i]);
     }
   }
 
@@ -67,7 +63,7 @@ class TileFeed {
     const int valid = places_[0].valid;
 #pragma unroll
     for (int i = 0; i + 1 < kKeysAhead; ++i) places_[i] = places_[i + 1];
-    places_[kKeysAhead - 1] = Place(pending_);
+    places_[kKeysAhead - 1] = pending_;
     pending_.valid = 0;
     if (InShare()) {
       Advance(schedule_, num_rows_, pages_.kv_heads, ahead_);
@@ -76,44 +72,37 @@ class TileFeed {
     return valid;
   }
   __device__ __forceinline__ void TakeKeys(TileRegisters<kDim>& r) { ring_.TakeKeys(r); }
-  __device__ __forceinline__ void TakeValues(TileRegisters<kDim>& r) { ring_.TakeValues(r); }
-  __device__ __forceinline__ void CopyKeys() {
-    ring_.CopyKeys(places_[kKeysAhead - 1], row_stride_);
+  __device__ __forceinline__ void TakeValues(int valid, TileRegisters<kDim>& r) {
+    ring_.TakeValues(valid, r);
   }
+  __device__ __forceinline__ void CopyKeys() { ring_.CopyKeys(pages_, places_[kKeysAhead - 1]); }
   __device__ __forceinline__ void CopyValues() {
-    ring_.CopyValues(places_[kValuesAhead - 1], row_stride_, to_values_);
+    ring_.CopyValues(pages_, places_[kValuesAhead - 1]);
   }
 
  private:
-  // A tile whose page id is on its way.
-  struct Pending {
-    int page = 0, offset = 0;  // elements within the page's keys
-    int valid = 0;
-  };
-
   __device__ bool InShare() const { return ahead_.place(schedule_) < end_; }
   __device__ int Start() const { return ahead_.chunk * kChunk + threadIdx.x / 32 * kTile; }
-  __device__ __forceinline__ Pending Find() const {
+  // The page's id is on its way.
+  __device__ __forceinline__ TilePlace Find() const {
     const int start = Start();
-    Pending p;
+    TilePlace p;
     p.valid = min(max(schedule_.kv_len[ahead_.row] - start, 0), kTile);
     if (p.valid == 0) return p;
-    p.page = pages_.page_ids[schedule_.page_begin[ahead_.row] + start / pages_.page_tokens];
-    p.offset = start % pages_.page_tokens * row_stride_ + ahead_.kv_head * kDim;
+    const int page = pages_.PageOf(start / kTile);
+    p.page = pages_.page_ids[schedule_.page_begin[ahead_.row] + page];
+    p.token = start - page * pages_.page_tokens;
+    p.kv_head = ahead_.kv_head;
     return p;
-  }
-  __device__ __forceinline__ TilePlace Place(const Pending& p) const {
-    return {pages_.layer + p.page * pages_.page_elements + p.offset, p.valid};
   }
 
   const PageReader& pages_;
   const Schedule& schedule_;
   int num_rows_, end_;
-  int row_stride_, to_values_;  // elements to the next position, and from a key to its value
   Cursor ahead_;
   Ring ring_;
   TilePlace places_[kKeysAhead];  // of the next tiles
-  Pending pending_;               // the one after them
+  TilePlace pending_;             // the one after them
   bool fresh_[kKeysAhead];
   int key_slot_[kKeysAhead], value_slot_[kKeysAhead];
 };

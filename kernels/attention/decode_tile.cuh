@@ -3,7 +3,7 @@
 //
 // mma m16n8k16 takes positions (scores) or dims (sums) as rows and the group's queries as the 8
 // columns. The order of the inner dimension is free, so each thread loads 16 contiguous bytes:
-// lane 4 · g + t holds keys g and g + 8, dims 32 · b + 8 · t …, and values of positions 2 · t,
+// lane 4 · g + t holds keys g and g + 8, dims KeyDim(b, t) …, and values of positions 2 · t,
 // 2 · t + 1, 2 · t + 8, 2 · t + 9, dims 64 · h + 8 · g ….
 #pragma once
 
@@ -34,18 +34,15 @@ struct TileSums {
   float sum[2];           // Σ exp2(score - top)
 };
 
-// Where a tile lies. `valid` positions are there: 0 … 16.
-struct TilePlace {
-  const __nv_bfloat16* keys = nullptr;  // of its first position and its head
-  int valid = 0;
-};
-
 // The 8 x 8 matrix of bf16 that a warp holds, transposed.
 __device__ __forceinline__ uint32_t Transposed(uint32_t x) {
   uint32_t y;
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
   return y;
 }
+
+// So that lanes of neighbouring g read different banks (decode_ring.cuh).
+__device__ __forceinline__ int KeyDim(int b, int t) { return 64 * (b / 2) + 16 * t + 8 * (b % 2); }
 
 // q: of the group's first head; heads past the group are 0.
 template <int kDim>
@@ -55,7 +52,7 @@ __device__ __forceinline__ void LoadQueries(const __nv_bfloat16* q, int group,
 #pragma unroll
   for (int b = 0; b < kDim / 32; ++b) {
     r.q[b] = make_uint4(0, 0, 0, 0);
-    if (g < group) r.q[b] = *reinterpret_cast<const uint4*>(q + g * kDim + 32 * b + 8 * t);
+    if (g < group) r.q[b] = *reinterpret_cast<const uint4*>(q + g * kDim + KeyDim(b, t));
   }
 }
 
