@@ -380,17 +380,20 @@ TEST_P(WorkerGroupTest, SignalToMpirunDrains) {
   EXPECT_EQ(job->Wait(20000ms), 0) << job->Output();
 }
 
-TEST_P(WorkerGroupTest, KilledRankTakesItsGroupDownAndTheNextOneServes) {
-  if (GetParam() > 1) LoseRank(SIGKILL, 1000ms);
-}
+class LostRankTest : public WorkerGroupTest {};
+
+TEST_P(LostRankTest, AKilledRankTakesItsGroupDownAndTheNextOneServes) { LoseRank(SIGKILL, 1000ms); }
 
 // On the host's processor the collectives are MPI's, which waits for ever: the coordinator's
 // heartbeat ends such a group.
-TEST_P(WorkerGroupTest, StoppedRankTakesItsGroupDownAndTheNextOneServes) {
-  if (kGpus && GetParam() > 1) LoseRank(SIGSTOP, 5000ms);
+#ifdef ROOTSTOCK_TEST_GPUS
+TEST_P(LostRankTest, AStoppedRankTakesItsGroupDownAndTheNextOneServes) {
+  LoseRank(SIGSTOP, 5000ms);
 }
+#endif
 
 INSTANTIATE_TEST_SUITE_P(TpSize, WorkerGroupTest, testing::Values(1, 2));
+INSTANTIATE_TEST_SUITE_P(TpSize, LostRankTest, testing::Values(2));
 
 }  // namespace
 }  // namespace rootstock
