@@ -37,6 +37,13 @@ void CudaSampler::FreeFlights() {
   under_way_.clear();
 }
 
+absl::Status CudaSampler::Refit(DeviceBuffer& buffer, size_t bytes, const std::string& purpose) {
+  if (buffer.bytes() == bytes) return absl::OkStatus();
+  buffer = {};
+  ASSIGN_OR_RETURN(buffer, device_.Allocate(bytes, purpose));
+  return absl::OkStatus();
+}
+
 absl::Status CudaSampler::Prepare(const SamplerLimits& limits) {
   FreeFlights();
   limits_ = limits;
@@ -46,14 +53,13 @@ absl::Status CudaSampler::Prepare(const SamplerLimits& limits) {
   const size_t slots = limits.num_slots, vocab = limits.vocab;
   // Recorded steps hold its address: it moves only with num_slots, and then they are recorded anew.
   if (last_tokens_.bytes() < slots * sizeof(int32_t)) {
-    ASSIGN_OR_RETURN(last_tokens_, device_.Allocate(slots * sizeof(int32_t), "sampler"));
+    RETURN_IF_ERROR(Refit(last_tokens_, slots * sizeof(int32_t), "sampler"));
   }
-  ASSIGN_OR_RETURN(counts_, device_.Allocate(slots * vocab * sizeof(uint32_t), "token counts"));
+  RETURN_IF_ERROR(Refit(counts_, slots * vocab * sizeof(uint32_t), "token counts"));
   counted_.assign(slots, false);
-  ASSIGN_OR_RETURN(
-      scratch_,
-      device_.Allocate(cuda::SampleScratchBytes(limits.max_orders, limits.vocab), "sampler"));
-  ASSIGN_OR_RETURN(results_, device_.Allocate(ResultBytes(true), "sampler"));
+  RETURN_IF_ERROR(
+      Refit(scratch_, cuda::SampleScratchBytes(limits.max_orders, limits.vocab), "sampler"));
+  RETURN_IF_ERROR(Refit(results_, ResultBytes(true), "sampler"));
   for (Flight& flight : flights_) {
     void* out = nullptr;
     RETURN_IF_ERROR(CudaStatus(cudaMallocHost(&out, ResultBytes(true)), "sampler"));

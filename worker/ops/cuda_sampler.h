@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include <deque>
+#include <string>
 #include <vector>
 
 #include "kernels/sampler/sampler_cuda.h"
@@ -47,6 +48,8 @@ class CudaSampler : public TokenSampler {
   };
 
   void FreeFlights();
+  // Never the old and the new at once: a group that attaches anew has given its memory to pages.
+  absl::Status Refit(DeviceBuffer& buffer, size_t bytes, const std::string& purpose);
   // Whether the host needs the order's row of logits.
   bool NeedsLogits(const SampleOrder& order) const;
   uint32_t* CountsOf(uint32_t slot) const;

@@ -118,5 +118,19 @@ TEST_F(CudaSamplerTest, MoreTopEntriesThanTheKernelFinds) {
   ExpectSameAsHost(orders);
 }
 
+// When a group attaches anew its pages hold what was free.
+TEST_F(CudaSamplerTest, PreparedAnewItNeverHoldsTwice) {
+  const auto free = device_->FreeBytes();
+  ASSERT_TRUE(free.ok()) << free.status();
+  constexpr int kBigVocab = 1 << 20;
+  SamplerLimits limits{0, 1, 0, kBigVocab};
+  limits.num_slots = static_cast<int>(*free / 5 * 3 / (kBigVocab * sizeof(uint32_t)));
+  for (const int more : {0, 0, 1, -2}) {
+    limits.num_slots += more;
+    const absl::Status prepared = sampler_->Prepare(limits);
+    EXPECT_TRUE(prepared.ok()) << prepared;
+  }
+}
+
 }  // namespace
 }  // namespace rootstock
