@@ -42,8 +42,6 @@ class LinearByShape : public Linear {
     return args.m > 0 && stream_ != nullptr && StreamLinear::Takes(args);
   }
 
-  size_t workspace_bytes() const override { return lt_->workspace_bytes(); }
-
  private:
   std::unique_ptr<LtMatmul> lt_;
   std::unique_ptr<StreamLinear> stream_;  // null before sm_90

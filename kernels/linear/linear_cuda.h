@@ -34,7 +34,6 @@ class Linear {
   // Whether a dependent launch behind Run(args) may start while that runs, but never before the
   // kernels ahead of it have ended.
   virtual bool LetsIn(const LinearArgs& args) const = 0;
-  virtual size_t workspace_bytes() const = 0;
 };
 
 // On the current device. Null and `error` when cuBLASLt can't be set up.

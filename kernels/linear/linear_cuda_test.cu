@@ -201,7 +201,6 @@ TEST(LinearCudaArgsTest, WhatItCannotDoIsAnError) {
   std::string error;
   const std::unique_ptr<Linear> linear = MakeLinear(&error);
   ASSERT_NE(linear, nullptr) << error;
-  EXPECT_GT(linear->workspace_bytes(), 0u);
   TestCase c(Type::kF32, Type::kF32, 2, 8, 8, false);
   LinearArgs args = c.args;
   args.m = 0;

@@ -31,14 +31,4 @@ __device__ __forceinline__ void AddInputs(const uint4 (&x)[2], const uint4& a, f
   MmaBf16(d, x[0].z, x[1].z, x[0].w, x[1].w, a.z, a.w);
 }
 
-// A row of v at one split: ranks from a multiple of 8 on.
-__device__ __forceinline__ void StoreRank(const LoraStep& step, int splits, int split, int member,
-                                          int target, int lora_rank, int rank, float value) {
-  const int padded = PaddedRank(lora_rank);
-  float* v = VOf(step, splits, member, target) + split * padded + rank;
-  v[0] = value;
-  // The last block of an odd number of them fills up to 16 ranks.
-  if (rank % 16 < 8 && rank / 8 * 8 + 8 >= lora_rank) v[8] = 0.0f;
-}
-
 }  // namespace rootstock::kernels::cuda

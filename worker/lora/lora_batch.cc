@@ -41,7 +41,6 @@ std::span<const LoraGroup> LoraBatch::Build(std::span<const AdapterRun> runs, in
                        .max_lora_rank = adapter.max_lora_rank()});
     begin = end;
   }
-  distinct_adapters_ = static_cast<int>(adapters_.size());
   return groups_;
 }
 

@@ -25,7 +25,6 @@ class LoraBatch {
  public:
   // runs: as ForwardBatch::segments. Valid until the next Build.
   std::span<const LoraGroup> Build(std::span<const AdapterRun> runs, int num_tokens);
-  int distinct_adapters() const { return distinct_adapters_; }
 
  private:
   struct Member {
@@ -41,7 +40,6 @@ class LoraBatch {
   std::vector<int32_t> tokens_;
   std::vector<float> scales_;
   std::vector<LoraGroup> groups_;
-  int distinct_adapters_ = 0;
 };
 
 }  // namespace rootstock

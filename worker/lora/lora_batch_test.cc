@@ -146,7 +146,6 @@ TEST(LoraBatchTest, OneGroupAnAdapterWhereverItsTokensAre) {
       {0, 1, a.get(), 1.0f}, {1, 2, b.get(), 2.0f}, {3, 6, a.get(), 3.0f}, {7, 8, b.get(), 1.0f}};
   const std::span<const LoraGroup> groups = batch.Build(runs, 9);
   ASSERT_EQ(groups.size(), 2u);
-  EXPECT_EQ(batch.distinct_adapters(), 2);
   EXPECT_EQ(groups[0].sites.data(), a->sites().data());
   EXPECT_THAT(groups[0].tokens, ElementsAre(0, 3, 4, 5));
   EXPECT_THAT(groups[0].scales, ElementsAre(1.0f, 3.0f, 3.0f, 3.0f));
@@ -165,7 +164,6 @@ TEST(LoraBatchTest, StackedAdaptersKeepEachTokensListOrder) {
   }
   EXPECT_THAT(order[0], ElementsAre(a->sites().data(), b->sites().data()));
   EXPECT_THAT(order[1], ElementsAre(b->sites().data(), a->sites().data()));
-  EXPECT_EQ(batch.distinct_adapters(), 2);
 }
 
 TEST(LoraBatchTest, NoRunsMeanNoGroups) {
@@ -173,7 +171,6 @@ TEST(LoraBatchTest, NoRunsMeanNoGroups) {
   const auto a = Adapter();
   EXPECT_EQ(batch.Build(std::vector<AdapterRun>{{0, 2, a.get()}}, 2).size(), 1u);
   EXPECT_TRUE(batch.Build({}, 16).empty());
-  EXPECT_EQ(batch.distinct_adapters(), 0);
 }
 
 }  // namespace

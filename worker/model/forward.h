@@ -41,7 +41,6 @@ struct ForwardBatch {
 // What a forward pass did on this tp_rank.
 struct ForwardStats {
   OpsStepStats ops;
-  int distinct_adapters = 0;
 };
 
 }  // namespace rootstock

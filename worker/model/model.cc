@@ -109,7 +109,6 @@ absl::StatusOr<const float*> Model::Forward(const ForwardBatch& batch) {
   }));
   if (replayed) parts_.communicator->CountReplay(collectives_[StepKey()]);
   ASSIGN_OR_RETURN(last_step_.ops, parts_.ops->EndStep());
-  last_step_.distinct_adapters = lora_batch_.distinct_adapters();
   if (batch.logit_tokens.empty() || tp_rank_ != 0) return nullptr;
   const DeviceBuffer& logits = tp_.tp_size() > 1 ? logits_ : partial_logits_;
   return logits.as<const float>();
