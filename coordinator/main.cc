@@ -15,6 +15,8 @@ namespace {
 void WaitForTheEnd(const sigset_t& signals) {
   int signal = 0;
   sigwait(&signals, &signal);
+  // A shell starts what it puts in the background with SIGINT ignored.
+  for (const int next : {SIGTERM, SIGINT, SIGUSR1}) std::signal(next, SIG_DFL);
   pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
 }
 

@@ -40,6 +40,13 @@ class BenchTest(unittest.TestCase):
             self.assertEqual(refused.returncode, 1)
             self.assertIn("max_tokens=100000", refused.stderr)
 
+    def test_a_step_with_adapters_wants_some(self):
+        done = subprocess.run(
+            [rig.BIN / "lora-bench", "step", "--model", rig.CASES / "models/tiny-llama", "--dummy",
+             "--case", "2x1"], capture_output=True, text=True, check=False, timeout=60)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("case=2x1: wants adapters: --lora-rank, or --adapter DIR", done.stderr)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -114,6 +114,9 @@ class Coordinators(unittest.TestCase):
         self.assertEqual(cluster.register("a", "ok-plain-qv").code, 0)
 
     def test_a_second_interrupt_ends_a_drain(self):
+        # As a shell starts what it puts in the background.
+        self.addCleanup(signal.signal, signal.SIGINT,
+                        signal.signal(signal.SIGINT, signal.SIG_IGN))
         cluster = self.enterContext(rig.Cluster(MODEL, "--drain-timeout", "600"))
         waiting = cluster.stream("--model", "base", "--token-ids", "1,2")
         rig.wait_for("the queue", lambda: cluster.status()["queued_requests"] == 1)

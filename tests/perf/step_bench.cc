@@ -60,6 +60,12 @@ absl::StatusOr<std::vector<StepCase>> Cases(const StepBenchOptions& options) {
     ASSIGN_OR_RETURN(const StepCase c, ParseCase(text));
     add_all(c);
   }
+  const bool none = options.rig.lora_ranks.empty() && options.rig.adapter_dirs.empty();
+  for (const StepCase& c : out) {
+    if (c.adapters == 0 || !none) continue;
+    return InvalidField(Reason::kInvalidArgument, "case", absl::StrCat(c.rows, "x", c.adapters),
+                        "wants adapters: --lora-rank, or --adapter DIR");
+  }
   return out;
 }
 
