@@ -94,7 +94,6 @@ BenchStep::BenchStep(const Measured& m, const Pool& pool) {
   batch.num_rows = m.rows;
   batch.num_tokens = tokens;
   batch.max_q_len = m.q_len;
-  batch.max_kv_len = max_positions;
   shapes = {Type::kBF16, h, m.page_tokens, kv.page_bytes, m.rows, tokens, static_cast<int>(used)};
 }
 

@@ -23,7 +23,6 @@ class PlainOnly : public PagedAttention {
   std::string Run(const PagedKv& kv, const void* qkv, void* out, cudaStream_t stream) override {
     return Describe(PlainAttention(shapes_, batch_, kv, qkv, out, PlainRows::kAll, stream));
   }
-  size_t workspace_bytes() const override { return 0; }
 
  private:
   AttentionShapes shapes_;
@@ -49,9 +48,6 @@ class Best : public PagedAttention {
       if (!error.empty()) return error;
     }
     return Describe(decode_->Run(batch_, kv, qkv, out, stream));
-  }
-  size_t workspace_bytes() const override {
-    return decode_->workspace_bytes() + (prefill_ == nullptr ? 0 : prefill_->workspace_bytes());
   }
 
  private:

@@ -23,7 +23,6 @@ struct AttentionBatch {
   int num_rows = 0;    // of the step, pads included
   int num_tokens = 0;  // likewise
   int max_q_len = 0;   // 1: decode
-  int max_kv_len = 0;  // bound of kv_len
 };
 
 struct AttentionShapes {
@@ -47,7 +46,6 @@ class PagedAttention {
   // q at qkv [tokens, (num_heads + 2 · num_kv_heads) · head_dim]; out [tokens, num_heads ·
   // head_dim].
   virtual std::string Run(const PagedKv& kv, const void* qkv, void* out, cudaStream_t stream) = 0;
-  virtual size_t workspace_bytes() const = 0;
 };
 
 // The best there is for the shapes: own decode kernel for max_q_len 1, FlashInfer for prefill where

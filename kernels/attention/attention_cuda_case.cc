@@ -102,10 +102,7 @@ void AttentionCase::Upload() {
                    IntsToDevice(page_begin_, owned_), IntsToDevice(page_ids_, owned_)};
   batch_.num_rows = static_cast<int>(rows_.size());
   batch_.num_tokens = q_begin_.back();
-  for (const CaseRow& row : rows_) {
-    batch_.max_q_len = std::max(batch_.max_q_len, row.q_len);
-    batch_.max_kv_len = std::max(batch_.max_kv_len, row.kv_len);
-  }
+  for (const CaseRow& row : rows_) batch_.max_q_len = std::max(batch_.max_q_len, row.q_len);
 }
 
 AttentionShapes AttentionCase::shapes() const {

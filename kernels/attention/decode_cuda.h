@@ -28,7 +28,6 @@ class DecodeAttention {
 
   cudaError_t Run(const AttentionBatch& batch, const PagedKv& kv, const void* qkv, void* out,
                   cudaStream_t stream) const;
-  size_t workspace_bytes() const { return workspace_bytes_; }
 
  private:
   DecodeAttention() = default;

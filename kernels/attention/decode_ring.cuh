@@ -5,7 +5,7 @@
 
 #include "kernels/attention/decode_pages.cuh"
 #include "kernels/attention/decode_tile.cuh"
-#include "kernels/linear/hopper.cuh"
+#include "kernels/cuda/hopper.cuh"
 
 namespace rootstock::kernels::cuda {
 

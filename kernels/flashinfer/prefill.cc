@@ -37,7 +37,6 @@ class Staging {
     }
     return error;
   }
-  size_t bytes() const { return ints_ * sizeof(int32_t); }
 
   // Begins the next buffer.
   cudaError_t Begin() {
@@ -109,8 +108,6 @@ class Prefill : public FlashPrefill {
 #endif
     return small ? Fa2Dim64(call_, stream) : Fa2Dim128(call_, stream);
   }
-
-  size_t workspace_bytes() const override { return staging_.bytes(); }
 
  private:
   int queries_a_token() const {

@@ -18,7 +18,6 @@ class FlashPrefill {
   virtual ~FlashPrefill() = default;
   virtual std::string Plan(const AttentionBatch& batch, cudaStream_t stream) = 0;
   virtual std::string Run(const PagedKv& kv, const void* qkv, void* out, cudaStream_t stream) = 0;
-  virtual size_t workspace_bytes() const = 0;
 };
 
 // On the current device. Null where there is no such kernel for the shapes (then `error` stays

@@ -12,8 +12,8 @@
 
 #include <cuda.h>
 
+#include "kernels/cuda/hopper.cuh"
 #include "kernels/cuda/pdl.cuh"
-#include "kernels/linear/hopper.cuh"
 #include "kernels/linear/stream_store.cuh"
 
 namespace rootstock::kernels::cuda {

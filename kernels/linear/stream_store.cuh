@@ -4,7 +4,7 @@
 
 #include <cuda_bf16.h>
 
-#include "kernels/linear/hopper.cuh"
+#include "kernels/cuda/hopper.cuh"
 
 namespace rootstock::kernels::cuda {
 

@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "kernels/cuda/copy.cuh"
+
 namespace rootstock::kernels::cuda {
 
 // By words: the compiler copies structs that came through memcpy byte by byte.
@@ -27,10 +29,6 @@ __device__ inline int ClusterRank() { return static_cast<int>(__clusterRelativeB
 __device__ inline int ClusterSize() { return static_cast<int>(__clusterSizeInBlocks()); }
 __device__ inline void ClusterArrive() { __cluster_barrier_arrive_relaxed(); }
 __device__ inline void ClusterWait() { __cluster_barrier_wait(); }
-
-__device__ inline uint32_t SharedAddress(const void* p) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
-}
 
 // Of the same variable in the shared memory of block `rank`.
 __device__ inline uint32_t PeerAddress(const void* mine, int rank) {

@@ -114,7 +114,7 @@ absl::Status CudaOps::WarmUp(const std::function<absl::Status()>& forward) {
 absl::Status CudaOps::Record(const StepSizes& sizes, const std::function<absl::Status()>& forward) {
   every_token_has_output_ = true;
   RETURN_IF_ERROR(step_->Fill({}, sizes, memory_.page_tokens));
-  RETURN_IF_ERROR(Enter(sizes, /*max_q_len=*/1, limits_.max_positions));
+  RETURN_IF_ERROR(Enter(sizes, /*max_q_len=*/1));
   RETURN_IF_ERROR(forward());
   RETURN_IF_ERROR(EndStep().status());
   const cudaStream_t stream = device_.stream();

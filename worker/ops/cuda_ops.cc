@@ -41,7 +41,7 @@ void CudaOps::Check(const std::string& what, const std::string& error) {
   error_ = MakeError(absl::StatusCode::kInternal, Reason::kInternal, what, "cuda", error);
 }
 
-absl::Status CudaOps::Enter(const StepSizes& sizes, int max_q_len, int max_kv_len) {
+absl::Status CudaOps::Enter(const StepSizes& sizes, int max_q_len) {
   error_ = absl::OkStatus();
   shrink_ = std::nullopt;
   sizes_ = sizes;
@@ -73,7 +73,6 @@ absl::Status CudaOps::Enter(const StepSizes& sizes, int max_q_len, int max_kv_le
   batch.num_rows = sizes.rows;
   batch.num_tokens = sizes.tokens;
   batch.max_q_len = max_q_len;
-  batch.max_kv_len = max_kv_len;
   Check("attention", attention_->Plan(batch, device_.stream()));
   return error_;
 }
@@ -91,19 +90,13 @@ absl::Status CudaOps::BeginStep(const StepView& step) {
     sizes.members += tokens;
     sizes.exchange += tokens * ExchangeWidth(group, limits_.tp_size);
   }
-  int max_q_len = 0, max_kv_len = 0;
-  for (const SequenceView& row : step.rows) {
-    max_q_len = std::max(max_q_len, row.num_tokens);
-    max_kv_len = std::max(max_kv_len, row.start_position + row.num_tokens);
-  }
+  int max_q_len = 0;
+  for (const SequenceView& row : step.rows) max_q_len = std::max(max_q_len, row.num_tokens);
   every_token_has_output_ = IsDecode(step, sizes);
   graph_ = every_token_has_output_ ? FindGraph(sizes) : nullptr;
-  if (graph_ != nullptr) {
-    sizes = graph_->sizes;
-    max_kv_len = limits_.max_positions;
-  }
+  if (graph_ != nullptr) sizes = graph_->sizes;
   RETURN_IF_ERROR(step_->Fill(step, sizes, memory_.page_tokens));
-  return Enter(sizes, max_q_len, max_kv_len);
+  return Enter(sizes, max_q_len);
 }
 
 absl::Status CudaOps::Run(const std::function<absl::Status()>& forward) {

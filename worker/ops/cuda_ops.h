@@ -72,7 +72,7 @@ class CudaOps : public Ops {
   // The smallest graph that a decode step fits, or null.
   const Graph* FindGraph(const StepSizes& exact) const;
   // Points the operators at a step of these sizes.
-  absl::Status Enter(const StepSizes& sizes, int max_q_len, int max_kv_len);
+  absl::Status Enter(const StepSizes& sizes, int max_q_len);
   // With the shrink that waits for it: behind a GEMM that lets it in, so that it costs no more than
   // its bytes, else before the GEMM.
   void MatMul(const void* x, int m, const Matrix& w, const float* bias, DType out_type, void* out);

@@ -1,16 +1,13 @@
-// The instructions of sm_90a that the weight-streaming kernel uses: mbarriers, tensor copies,
-// warpgroup matrix products, clusters.
+// Instructions of sm_90a: mbarriers, tensor copies, warpgroup matrix products, clusters.
 #pragma once
 
 #include <cuda.h>
 
 #include <cstdint>
 
-namespace rootstock::kernels::cuda {
+#include "kernels/cuda/copy.cuh"
 
-__device__ __forceinline__ uint32_t SharedAddress(const void* p) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
-}
+namespace rootstock::kernels::cuda {
 
 __device__ __forceinline__ void BarrierInit(uint32_t barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
