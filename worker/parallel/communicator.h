@@ -35,6 +35,9 @@ class Communicator {
   // All that was enqueued so far is due: where a lost rank can leave it waiting for ever, the
   // process ends with an error once it is overdue.
   virtual void Watch() {}
+  // Asked once what was enqueued has run: an error, from then on, when a rank was waited for in
+  // vain, so that results of this rank may be wrong.
+  virtual absl::Status Health() const { return absl::OkStatus(); }
 
   virtual const CollectiveStats& stats() const = 0;
   // Calls that were recorded earlier and ran again.

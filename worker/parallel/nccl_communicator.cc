@@ -24,6 +24,7 @@ namespace {
 namespace cuda = kernels::cuda;
 
 constexpr std::chrono::seconds kInitLimit(60);
+constexpr char kStalled[] = "a tp_rank did not come to a collective";
 
 absl::Status NcclError(const std::string& call, const std::string& why) {
   return MakeError(absl::StatusCode::kInternal, Reason::kInternal, "NCCL", call, why);
@@ -53,6 +54,7 @@ class NcclCommunicator : public Communicator {
                       int root) override;
   absl::Status Broadcast(void* data, size_t bytes, int root) override;
   void Watch() override { watchdog_->Mark(device_.stream()); }
+  absl::Status Health() const override;
   const CollectiveStats& stats() const override { return stats_; }
   void CountReplay(const CollectiveStats& calls) override { stats_.Add(calls); }
 
@@ -78,11 +80,18 @@ class NcclCommunicator : public Communicator {
 
 NcclCommunicator::~NcclCommunicator() {
   watchdog_.reset();
-  if (nccl_ != nullptr) ncclCommAbort(nccl_);  // nothing runs any more, or nothing ever ends
+  // Nothing runs any more, or nothing ever ends.
+  if (peers_ != nullptr) peers_->Abort();
+  if (nccl_ != nullptr) ncclCommAbort(nccl_);
   peers_.reset();
   int finalized = 0;
   MPI_Finalized(&finalized);
   if (!finalized) MPI_Comm_free(&mpi_);
+}
+
+absl::Status NcclCommunicator::Health() const {
+  if (peers_ == nullptr || !peers_->stalled()) return absl::OkStatus();
+  return absl::InternalError(kStalled);
 }
 
 absl::Status NcclCommunicator::Done(ncclResult_t result, const char* call,
@@ -124,7 +133,7 @@ absl::Status NcclCommunicator::Start(const NcclOptions& options) {
   const size_t part = algorithms_.two_shot == 0 ? 0 : algorithms_.two_shot / size_ + 16;
   const size_t bytes = std::max(others * algorithms_.one_shot, 2 * others * part);
   if (bytes > 0) {
-    peers_ = PeerMemory::Open(mpi_, (bytes + 15) / 16 * 16, options.limit, device_.stream());
+    peers_ = PeerMemory::Open(mpi_, (bytes + 15) / 16 * 16, options.wait_limit, device_.stream());
   }
   if (rank_ == 0) {
     LogInfo("collectives: NCCL ", NcclVersion(),
@@ -137,13 +146,14 @@ absl::Status NcclCommunicator::Start(const NcclOptions& options) {
   cudaGetDevice(&watch.device);
   watch.limit = options.limit;
   watch.ask = [this]() -> std::string {
-    if (peers_ != nullptr && peers_->stalled()) return "a tp_rank did not come to a collective";
+    if (peers_ != nullptr && peers_->stalled()) return kStalled;
     ncclResult_t result = ncclSuccess;
     ncclCommGetAsyncError(nccl_, &result);
     return result == ncclSuccess || result == ncclInProgress ? "" : ncclGetErrorString(result);
   };
-  watch.on_loss = [this, on_loss = options.on_loss](const std::string& why) {
-    if (peers_ != nullptr) peers_->Abort();
+  // The kernels go on waiting: were their waits ended here, the step would end too, and its tokens
+  // might be delivered before the process is gone.
+  watch.on_loss = [on_loss = options.on_loss](const std::string& why) {
     if (on_loss) return on_loss(why);
     LogError("group lost: ", why);
     // The GPU drops what this process left running on it; mpirun ends the other ranks.

@@ -26,8 +26,11 @@ AlgorithmTable DefaultAlgorithms(int size);
 
 struct NcclOptions {
   std::optional<AlgorithmTable> algorithms;
-  // A wait, or a step, that lasts longer has lost a rank.
+  // A step that lasts longer has lost a rank.
   std::chrono::milliseconds limit{3000};
+  // And so has a wait of our own kernels. Longer than `limit`, for a wait that is given up lets its
+  // step end, with wrong results.
+  std::chrono::milliseconds wait_limit{5000};
   // What then; called once, on the watchdog's thread. Default: says why and ends the process.
   std::function<void(const std::string& why)> on_loss;
 };

@@ -203,6 +203,25 @@ TEST_F(NcclCommunicatorTest, RecordedCalls) {
 
 TEST_F(NcclCommunicatorTest, ALostRankIsNoticedInOurOwnKernels) { CheckLoss({}); }
 
+// A wait that is given up ends its step before the watchdog has looked: Health tells.
+TEST_F(NcclCommunicatorTest, AWaitThatIsGivenUpIsIllHealth) {
+  Join({.limit = std::chrono::minutes(1),
+        .wait_limit = milliseconds(300),
+        .on_loss = [](const std::string&) {}});
+  const DeviceBuffer data = OnDevice(std::vector<float>(100, 1.0f));
+  ASSERT_TRUE(communicator_->AllReduceSum(data.data(), 100, DType::kF32).ok());
+  ASSERT_EQ(cudaStreamSynchronize(device_->stream()), cudaSuccess);
+  EXPECT_TRUE(communicator_->Health().ok());
+  MPI_Barrier(MPI_COMM_WORLD);
+  if (rank_ == 0) {
+    ASSERT_TRUE(communicator_->AllReduceSum(data.data(), 100, DType::kF32).ok());
+    ASSERT_EQ(cudaStreamSynchronize(device_->stream()), cudaSuccess);
+  }
+  EXPECT_EQ(communicator_->Health().ok(), rank_ != 0);
+  MPI_Barrier(MPI_COMM_WORLD);
+  communicator_.reset();
+}
+
 TEST_F(NcclCommunicatorTest, ALostRankIsNoticedInNccl) {
   CheckLoss({.algorithms = AlgorithmTable{}});
 }

@@ -255,6 +255,7 @@ absl::StatusOr<Completion> WorkerRuntime::Finish() {
   running_.pop_front();
   RETURN_IF_ERROR(model_.Wait(step.mark));
   RETURN_IF_ERROR(CollectOutcomes(step));
+  RETURN_IF_ERROR(communicator_.Health());  // else nothing of it is delivered
   const Clock::time_point now = Clock::now();
   // A step that was enqueued behind another began when that one ended.
   step.facts.duration_us = Micros(now - std::max(step.start, finished_));

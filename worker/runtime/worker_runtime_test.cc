@@ -10,6 +10,13 @@
 namespace rootstock {
 namespace {
 
+// A group of one whose collectives are given up at some step.
+struct SickCommunicator : ThreadCommunicator {
+  SickCommunicator() : ThreadCommunicator(std::make_shared<ThreadGroup>(1), 0) {}
+  absl::Status Health() const override { return health; }
+  absl::Status health;
+};
+
 class RuntimeTest : public testing::Test {
  protected:
   std::unique_ptr<ThreadCommunicator> self_ = ThreadCommunicator::Self();
@@ -72,6 +79,24 @@ TEST(Runtime, TokensReachEveryRankWithinTheStep) {
                 for (int i = 0; i < 2; ++i) RETURN_IF_ERROR(rank.runtime.Finish().status());
                 return absl::OkStatus();
               }).ok());
+}
+
+// A collective that is given up lets its step end: no token of such a step is delivered, nor of one
+// behind it, and the group fails.
+TEST(Runtime, AStepOfASickGroupDeliversNothing) {
+  SickCommunicator group;
+  Rank rank(group);
+  rank.model.leaves_running = true;
+  const StepPlan plans[] = {{{MakeSequence(0, 5, Greedy())}, {Row(0, 0, Prompt(5), Pages({1, 2}))}},
+                            {{}, {Row(0, 5, {}, {})}},
+                            {{}, {Row(0, 6, {}, {})}}};
+  for (size_t i = 0; i < 3; ++i) {
+    ASSERT_TRUE(rank.runtime.Start({CommandId(i), {1, 1}, plans[i]}).ok());
+  }
+  ASSERT_TRUE(rank.runtime.Finish().ok());
+  group.health = absl::InternalError("a tp_rank did not come to a collective");
+  EXPECT_EQ(rank.runtime.Finish().status(), group.health);
+  EXPECT_EQ(rank.runtime.Finish().status(), group.health);
 }
 
 TEST_F(RuntimeTest, RecreatedSequenceContinuesIdentically) {
