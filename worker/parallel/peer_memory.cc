@@ -23,7 +23,10 @@ bool OnOneHost(MPI_Comm comm, int size) {
 
 // The same on every rank.
 bool AllWell(MPI_Comm comm, const absl::Status& mine) {
-  if (!mine.ok()) LogWarning("peer memory: ", mine.message());
+  if (!mine.ok()) {
+    LogWarning("peer memory: ", mine.message());
+    cudaGetLastError();  // else the next look at launches finds it: the group does without
+  }
   int well = mine.ok() ? 1 : 0, all = 0;
   MPI_Allreduce(&well, &all, 1, MPI_INT, MPI_MIN, comm);
   return all == 1;
