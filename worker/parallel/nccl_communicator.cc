@@ -126,7 +126,12 @@ absl::Status NcclCommunicator::JoinNccl() {
 }
 
 absl::Status NcclCommunicator::Start(const NcclOptions& options) {
-  RETURN_IF_ERROR(JoinNccl());
+  const absl::Status joined = JoinNccl();
+  // Whoever is left alone here would wait in the exchanges below.
+  int well = joined.ok() ? 1 : 0, all = 0;
+  MPI_Allreduce(&well, &all, 1, MPI_INT, MPI_MIN, mpi_);
+  RETURN_IF_ERROR(joined);
+  if (all == 0) return NcclError("ncclCommInitRankConfig", "failed on another tp_rank");
   algorithms_ = options.algorithms.value_or(DefaultAlgorithms(size_));
   MPI_Bcast(&algorithms_, sizeof(algorithms_), MPI_BYTE, 0, mpi_);
   const size_t others = size_ - 1;
