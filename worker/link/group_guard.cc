@@ -9,12 +9,14 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdint>
+#include <cstring>
 #include <fstream>
 #include <iterator>
 #include <sstream>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/log.h"
 
 namespace rootstock {
 
@@ -42,7 +44,11 @@ GroupGuard::GroupGuard(const std::vector<Peer>& peers, OnLoss on_loss)
     : end_(eventfd(0, EFD_CLOEXEC)) {
   for (const Peer& peer : peers) {
     const int fd = static_cast<int>(syscall(SYS_pidfd_open, peer.pid, 0));
-    if (fd >= 0) watched_.push_back({fd, peer.name});
+    if (fd >= 0) {
+      watched_.push_back({fd, peer.name});
+    } else {
+      LogWarning(peer.name, " (process ", peer.pid, ") is not watched: ", std::strerror(errno));
+    }
   }
   thread_ = std::thread([this, on_loss = std::move(on_loss)] { Run(on_loss); });
 }

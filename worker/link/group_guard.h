@@ -22,8 +22,8 @@ class GroupGuard {
     std::string name;  // "tp_rank 1"
   };
   using OnLoss = std::function<void(const GroupGuard& guard, const std::string& why)>;
-  // Watches processes that run; those that can't be watched are left out. on_loss is called on the
-  // guard's thread, once, when one of them has ended.
+  // Watches processes that run; those that can't be watched are left out, and the log says so.
+  // on_loss is called on the guard's thread, once, when one of them has ended.
   GroupGuard(const std::vector<Peer>& peers, OnLoss on_loss);
   ~GroupGuard();  // nothing is watched any more
   GroupGuard(const GroupGuard&) = delete;

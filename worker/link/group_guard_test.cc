@@ -7,6 +7,8 @@
 #include <csignal>
 #include <future>
 
+#include "common/base/log.h"
+
 namespace rootstock {
 namespace {
 
@@ -45,6 +47,20 @@ TEST(GroupGuard, KillsPeersThatStandStill) {
   kill(peer, SIGSTOP);
   guard.KillPeers();
   EXPECT_EQ(EndOf(peer), SIGKILL);
+}
+
+TEST(GroupGuard, TellsOfAPeerThatItCannotWatch) {
+  const pid_t gone = Idle();
+  kill(gone, SIGKILL);
+  EndOf(gone);
+  InitLogging("test", LogLevel::kInfo);
+  testing::internal::CaptureStderr();
+  {
+    GroupGuard guard({{gone, "tp_rank 1"}}, [](const GroupGuard&, const std::string&) {});
+  }
+  const std::string text = testing::internal::GetCapturedStderr();
+  EXPECT_NE(text.find("tp_rank 1 (process "), std::string::npos) << text;
+  EXPECT_NE(text.find("is not watched: No such process"), std::string::npos) << text;
 }
 
 TEST(GroupGuard, SaysNothingOnceItIsGone) {
