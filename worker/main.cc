@@ -29,8 +29,9 @@ namespace {
 // Of ranks on GPUs, whose steps leave the host idle: beside the watchdog of their collectives.
 constexpr std::chrono::seconds kPatience(3);
 
+// NCCL is loaded, and compared, only where the group takes it.
 RankHello MakeHello(const WorkerOptions& options, const ModelPlan& plan, const Device& device,
-                    int metrics_port) {
+                    int tp_size, int metrics_port) {
   char host[256] = {};
   gethostname(host, sizeof(host) - 1);
   return {{host, device.name(), BuildId(), static_cast<uint32_t>(getpid()),
@@ -41,7 +42,7 @@ RankHello MakeHello(const WorkerOptions& options, const ModelPlan& plan, const D
           plan.source.dtype,
           options.group,
           device.kind(),
-          NcclVersion()};
+          plan.cuda && tp_size > 1 ? NcclVersion() : "none"};
 }
 
 // The GPU drops what its process left running; mpirun ends what is on other hosts.
@@ -69,7 +70,8 @@ absl::StatusOr<int> Serve(const WorkerOptions& options, GroupBus& bus, Metrics& 
   absl::StatusOr<Backend> backend = MakeBackend(*plan, place, threads);
   RETURN_IF_ERROR(bus.Agree(backend.status()));
   const std::string device = backend->device->name();
-  const RankHello hello = MakeHello(options, *plan, *backend->device, server->port());
+  const RankHello hello =
+      MakeHello(options, *plan, *backend->device, bus.tp_size(), server->port());
   ASSIGN_OR_RETURN(const Group group, Rendezvous(bus, hello));
   if (bus.tp_rank() == 0 && !options.port_file.empty()) WritePorts(options.port_file, group.info);
 

@@ -15,7 +15,7 @@ struct RankHello {
   DType weight_dtype = DType::kBF16;
   std::string group;                // --group
   std::string device_kind = "cpu";  // Device::kind
-  std::string nccl = "none";        // NcclVersion
+  std::string nccl = "none";        // NcclVersion, where the group takes NCCL
 };
 
 struct Group {
