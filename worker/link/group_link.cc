@@ -16,6 +16,9 @@ namespace rootstock {
 namespace {
 
 absl::StatusOr<int> RunFollower(GroupBus& bus, Member& member) {
+  const SignalThread signals([tp_rank = bus.tp_rank()] {
+    LogInfo("a signal asks tp_rank ", tp_rank, " to leave: only tp_rank 0 obeys, for the group");
+  });
   for (;;) {
     const BusMessage message = bus.Receive(/*busy=*/member.has_running());
     if (message.kind == BusKind::kExit) {

@@ -276,6 +276,33 @@ TEST(GroupLink, SignalAsksToLeave) {
   }
 }
 
+// Whoever wrote to the wrong rank is told so, and the group goes on.
+TEST(GroupLink, SignalToAnotherRankIsToldOf) {
+  LinkRig rig;
+  const bool asked = rig.last() && !rig.first();
+  rig.executor.before = [&](const Command&) {
+    if (!asked) return;
+    kill(getpid(), SIGTERM);
+    sigset_t pending;
+    do {
+      sigpending(&pending);
+    } while (sigismember(&pending, SIGTERM) == 1);
+  };
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(rig.Run([&](ScriptedStream& s, int) {
+    s.Attach(kFirst);
+    s.Send(CommandId(1), kFirst, Rows(1));
+    EXPECT_TRUE(s.ReadCompletion().outcome.ok());
+    s.Leave();
+    EXPECT_TRUE(s.AtEnd());
+    return grpc::Status::OK;
+  }),
+            0);
+  const bool told =
+      testing::internal::GetCapturedStderr().find("only tp_rank 0 obeys") != std::string::npos;
+  EXPECT_EQ(told, asked);
+}
+
 TEST(GroupLink, WaitsForAnAbsentCoordinator) {
   LinkRig rig;
   int port = 0;

@@ -13,7 +13,7 @@ void BlockDrainSignals();
 void DieWithMpirun();
 
 // Calls `on_signal` on a thread of its own for each SIGUSR1 or SIGTERM of this process, which must
-// be blocked. Others wait: mpirun sends them to every rank, one of them answers. *Thread-safe.*
+// be blocked. Others wait. *Thread-safe.*
 class SignalThread {
  public:
   explicit SignalThread(std::function<void()> on_signal);
