@@ -26,8 +26,8 @@
 namespace rootstock {
 namespace {
 
-// Of ranks on GPUs, whose steps leave the host idle: beside the watchdog of their collectives.
-constexpr std::chrono::seconds kPatience(3);
+// By which the kernels of ranks on GPUs outwait the watchdog: it ends the process, not they a step.
+constexpr std::chrono::seconds kMargin(2);
 
 // NCCL is loaded, and compared, only where the group takes it.
 RankHello MakeHello(const WorkerOptions& options, const ModelPlan& plan, const Device& device,
@@ -77,9 +77,12 @@ absl::StatusOr<int> Serve(const WorkerOptions& options, GroupBus& bus, Metrics& 
 
   const auto on_loss = [&guard](const std::string& why) { EndGroup(*guard, why); };
   guard = std::make_unique<GroupGuard>(PeersOnHost(group.info, bus.tp_rank()), &EndGroup);
-  auto communicator = MakeCommunicator(*backend->device, on_loss);
+  const std::chrono::seconds patience(options.step_timeout);
+  auto communicator = MakeCommunicator(
+      *backend->device, {.limit = patience, .wait_limit = patience + kMargin, .on_loss = on_loss});
   RETURN_IF_ERROR(bus.Agree(communicator.status()));
-  if (plan->cuda) bus.set_patience(kPatience, on_loss);
+  // Steps on GPUs leave the host idle: it waits beside the watchdog of their collectives.
+  if (plan->cuda) bus.set_patience(patience, on_loss);
   const std::filesystem::path cache = std::filesystem::path(options.cache_dir) / "adapters";
   auto model =
       LoadedModel::Create(plan->source, plan->spec, plan->tp, *std::move(backend), group.geometry,

@@ -19,10 +19,11 @@ class Communicator {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  // data[n] becomes the sum over ranks: the same bits on every rank. In the host's memory and in our
-  // own GPU kernels it is taken in f32 in rank order and rounded once, whatever else is summed with
-  // an element; NCCL, which takes what is too large for them, has an order and roundings of its own,
-  // which depend on size and place. The host's processor sums kF32 alone, a GPU kF32 and kBF16.
+  // data[n] becomes the sum over ranks: the same bits on every rank. In the host's memory and in
+  // our own GPU kernels it is taken in f32 in rank order and rounded once, whatever else is summed
+  // with an element; NCCL, which takes what is too large for them, has an order and roundings of
+  // its own, which depend on size and place. The host's processor sums kF32 alone, a GPU kF32 and
+  // kBF16.
   virtual absl::Status AllReduceSum(void* data, size_t n, DType type) = 0;
   // out = concatenation over ranks, in rank order, of each rank's `in`; counts[r] elements of rank
   // r. `in` may be this rank's place in `out`.

@@ -1,13 +1,13 @@
 // The communicator that fits where a tp_rank computes.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "worker/device/device.h"
 #include "worker/parallel/communicator.h"
+#include "worker/parallel/nccl_communicator.h"
 
 namespace rootstock {
 
@@ -17,8 +17,8 @@ absl::Status CanJoinGpus();
 std::string NcclVersion();
 
 // Among all processes of the MPI job; every rank calls it. Borrows `device`. An error is this
-// rank's alone: the ranks agree on it before the first collective. on_loss: see NcclOptions.
-absl::StatusOr<std::unique_ptr<Communicator>> MakeCommunicator(
-    Device& device, std::function<void(const std::string& why)> on_loss = {});
+// rank's alone: the ranks agree on it before the first collective. options: of GPUs.
+absl::StatusOr<std::unique_ptr<Communicator>> MakeCommunicator(Device& device,
+                                                               const NcclOptions& options = {});
 
 }  // namespace rootstock

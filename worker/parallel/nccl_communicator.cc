@@ -156,8 +156,7 @@ absl::Status NcclCommunicator::Start(const NcclOptions& options) {
     ncclCommGetAsyncError(nccl_, &result);
     return result == ncclSuccess || result == ncclInProgress ? "" : ncclGetErrorString(result);
   };
-  // The kernels go on waiting: were their waits ended here, the step would end too, and its tokens
-  // might be delivered before the process is gone.
+  // Kernels wait on: were they let go, the step would end and its tokens might be delivered.
   watch.on_loss = [on_loss = options.on_loss](const std::string& why) {
     if (on_loss) return on_loss(why);
     LogError("group lost: ", why);

@@ -61,6 +61,12 @@ std::vector<FlagSpec> WorkerFlags(WorkerOptions& o) {
       {.name = "threads",
        .target = &o.threads,
        .help = "of each rank; 0 shares the cores among the ranks of a host"},
+      {.name = "step-timeout",
+       .target = &o.step_timeout,
+       .help = "of several ranks on GPUs: the group ends when a step lasts longer",
+       .placeholder = "SECONDS",
+       .min = 1,
+       .max = 3600},
   };
 }
 

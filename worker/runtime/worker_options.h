@@ -23,6 +23,7 @@ struct WorkerOptions {
   std::string port_file;
   std::string log_level = "info";
   uint32_t threads = 0;
+  uint32_t step_timeout = 3;
 };
 
 // Rows that fill `options`, which is borrowed.
