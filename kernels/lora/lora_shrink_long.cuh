@@ -126,15 +126,16 @@ struct LongRows {
 #pragma unroll
       for (int b = 0; b < kOf; ++b) as[slot][b] = LoadX(a[b], k, beyond ? 0 : end);
     };
+    const int lane = 8 * static_cast<int>(threadIdx.x % 4);
     if (begin >= end) return;
-    int k = begin + 8 * static_cast<int>(threadIdx.x % 4);
 #pragma unroll
-    for (int i = 0; i < kAhead; ++i) load(i, k + 32 * i);
+    for (int i = 0; i < kAhead; ++i) load(i, begin + lane + 32 * i);
+    // The whole warp goes on together, as its products want it: what lies beyond is zero.
 #pragma unroll 1
-    for (; k < end; k += 32 * (kAhead + 1)) {
+    for (int k = begin; k < end; k += 32 * (kAhead + 1)) {
 #pragma unroll
       for (int i = 0; i <= kAhead; ++i) {
-        load((i + kAhead) % (kAhead + 1), k + 32 * (i + kAhead));
+        load((i + kAhead) % (kAhead + 1), k + lane + 32 * (i + kAhead));
 #pragma unroll
         for (int t = 0; t < kLongMembers / 16; ++t)
 #pragma unroll
