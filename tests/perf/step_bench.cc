@@ -17,6 +17,7 @@ namespace rootstock {
 namespace {
 
 constexpr double kH200ReadBytesPerSecond = 4.39e12;
+constexpr double kH200FlopsPerSecond = 8.04e14;  // of a bf16 product of 8192³
 
 absl::StatusOr<StepCase> ParseCase(const std::string& text) {
   StepCase out;
@@ -127,6 +128,14 @@ absl::Status MeasurePrefill(StepRig& rig, const StepBenchOptions& options,
     results.push_back(
         {"", absl::StrCat("prefill context=", options.rig.context, " adapters=", adapters),
          options.rig.rows * options.rig.context / seconds, 0, "higher", "tokens/s"});
+    if (adapters == 0 && options.rig.cuda && options.rig.dtype == DType::kBF16 &&
+        rig.tp_size() == 1) {
+      results.push_back({"5",
+                         absl::StrCat("prefill rows=", options.rig.rows, " context=",
+                                      options.rig.context, " base, share of the GEMM ceiling"),
+                         rig.PrefillFlops() / seconds / kH200FlopsPerSecond,
+                         options.rig.context < 8000 ? 0.80 : 0.70, "higher", "ratio"});
+    }
     if (options.rig.adapters == 0) break;
   }
   return absl::OkStatus();

@@ -23,7 +23,8 @@ struct StepBenchOptions {
 
 // Median and p99 of a decode step for each case, beside the same rows without adapters, and the
 // prefill rate. On a GPU also the floor of the bytes read, the device's idle share, base rows
-// before adapters are loaded, each lora_rank alone, and the first step after a load.
+// before adapters are loaded, each lora_rank alone, the first step after a load, and the prefill's
+// share of what matrix products reach.
 absl::StatusOr<std::vector<BenchResult>> RunStepBench(StepBenchOptions options);
 
 }  // namespace rootstock

@@ -212,4 +212,17 @@ uint64_t StepRig::StepBytes(const StepCase& c) const {
   return bytes;
 }
 
+double StepRig::PrefillFlops() const {
+  double weights = 0;  // of a layer
+  for (const Module module : kAllModules) {
+    weights += 1.0 * spec_.in_features(module) * spec_.out_features(module);
+  }
+  const double tokens = options_.context;
+  // A token sees itself and the tokens before it; QKᵀ and PV.
+  const double pairs = tokens * (tokens + 1) / 2;
+  const double attention = 4.0 * spec_.num_heads * spec_.head_dim * pairs;
+  const double head = 2.0 * spec_.vocab_size * spec_.hidden_size;
+  return options_.rows * (spec_.num_layers * (2.0 * tokens * weights + attention) + head);
+}
+
 }  // namespace rootstock

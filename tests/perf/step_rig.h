@@ -71,6 +71,8 @@ class StepRig {
   int tp_size() const { return tp_.tp_size(); }
   // What a decode step must read on this rank: weights, KV, distinct adapters.
   uint64_t StepBytes(const StepCase& c) const;
+  // Operations of the prompts of all rows without adapters: projections, attention, head.
+  double PrefillFlops() const;
   uint64_t pool_bytes() const { return uint64_t{geometry_.num_pages} * geometry_.page_bytes; }
 
  private:
