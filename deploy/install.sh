@@ -35,7 +35,7 @@ wanted_packages() {
   echo ca-certificates cmake ninja-build ccache g++ pkg-config git        # build
   echo libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc # RPC
   echo libabsl-dev libspdlog-dev libyaml-cpp-dev libcli11-dev nlohmann-json3-dev
-  echo prometheus-cpp-dev libssl-dev libsqlite3-dev                       # metrics, sha256, registry
+  echo prometheus-cpp-dev libssl-dev libsqlite3-dev libcurl4-openssl-dev  # metrics, sha256, registry, object stores
   echo libicu-dev libsentencepiece-dev                                    # tokenizers
   echo libopenmpi-dev openmpi-bin libdnnl-dev                             # worker
   echo libgtest-dev libgmock-dev libbenchmark-dev                         # tests

@@ -13,7 +13,7 @@ LAYERS = {
         ["plan"],
         ["layout"],
         ["tp", "lora"],
-        ["flags", "metrics", "safetensors", "model"],
+        ["flags", "metrics", "safetensors", "model", "objects"],
         ["base"],
     ],
     "coordinator": [

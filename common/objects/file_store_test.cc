@@ -1,0 +1,111 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "common/base/status.h"
+#include "common/objects/object_store.h"
+
+namespace rootstock {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+class FileStoreTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string name = (fs::temp_directory_path() / "file-store-XXXXXX").string();
+    dir_ = mkdtemp(name.data());
+    fs::create_directories(dir_ / "store");
+    store_ = *OpenObjectStore(*ParseStoreUri("file://" + (dir_ / "store").string()), {});
+  }
+  void TearDown() override { fs::remove_all(dir_); }
+
+  fs::path Write(const std::string& name, const std::string& bytes) const {
+    fs::create_directories((dir_ / name).parent_path());
+    std::ofstream(dir_ / name, std::ios::binary) << bytes;
+    return dir_ / name;
+  }
+  absl::StatusOr<std::string> Read(const std::string& key, uint64_t max_bytes = 1 << 30) const {
+    std::string out;
+    RETURN_IF_ERROR(store_->Get(key, max_bytes, [&](std::string_view bytes) {
+      out.append(bytes);
+      return absl::OkStatus();
+    }));
+    return out;
+  }
+
+  fs::path dir_;
+  std::unique_ptr<ObjectStore> store_;
+};
+
+TEST_F(FileStoreTest, GivesBackWhatWasPut) {
+  const std::string bytes(3 << 20, 'x');  // several pieces
+  ASSERT_TRUE(store_->Put("a/b", Write("in", bytes)).ok());
+  EXPECT_EQ(*Read("a/b"), bytes);
+  EXPECT_EQ(*store_->Size("a/b"), bytes.size());
+  ASSERT_TRUE(store_->Put("a/b", Write("in", "other")).ok());
+  EXPECT_EQ(*Read("a/b"), "other");
+  EXPECT_TRUE(store_->Remove("a/b").ok());
+  EXPECT_TRUE(store_->Remove("a/b").ok());
+  EXPECT_TRUE(absl::IsNotFound(Read("a/b").status()));
+  // Nothing half-written stays beside it.
+  EXPECT_TRUE(fs::is_empty(dir_ / "store/a"));
+}
+
+TEST_F(FileStoreTest, RefusesWhatLeadsOut) {
+  Write("secret", "s");
+  fs::create_symlink(dir_ / "secret", dir_ / "store/link");
+  fs::create_directory_symlink(dir_, dir_ / "store/up");
+  for (const char* key : {"../secret", "link", "up/secret"}) {
+    const auto read = Read(key);
+    ASSERT_FALSE(read.ok()) << key;
+    EXPECT_EQ(GetErrorDetail(read.status())->reason, Reason::kPathInvalid) << key;
+    EXPECT_FALSE(store_->Size(key).ok()) << key;
+  }
+  EXPECT_FALSE(store_->Put("up/new", Write("in", "x")).ok());
+  EXPECT_FALSE(fs::exists(dir_ / "new"));
+}
+
+TEST_F(FileStoreTest, RefusesWhatIsTooLargeBeforeItsFirstByte) {
+  Write("store/big", "12345");
+  const auto read = Read("big", 4);
+  EXPECT_EQ(read.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(GetErrorDetail(read.status())->reason, Reason::kSizeLimit);
+  EXPECT_EQ(*Read("big", 5), "12345");
+}
+
+TEST_F(FileStoreTest, TellsWhenTheFileIsCutWhileRead) {
+  const fs::path path = Write("store/cut", std::string(3 << 20, 'x'));
+  const absl::Status status = store_->Get("cut", 1 << 30, [&](std::string_view) {
+    fs::resize_file(path, 1 << 20);
+    return absl::OkStatus();
+  });
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("was cut to 1048576 of 3145728 bytes"));
+}
+
+TEST_F(FileStoreTest, ASinksErrorAndACancelEndAGet) {
+  Write("store/a", std::string(3 << 20, 'x'));
+  EXPECT_EQ(store_->Get("a", 1 << 30, [](std::string_view) { return absl::AbortedError("no"); }),
+            absl::AbortedError("no"));
+  EXPECT_TRUE(absl::IsCancelled(store_->Get("a", 1 << 30, [&](std::string_view) {
+    store_->Cancel();
+    return absl::OkStatus();
+  })));
+}
+
+TEST_F(FileStoreTest, NamesWhatIsMissing) {
+  const auto read = Read("none");
+  EXPECT_TRUE(absl::IsNotFound(read.status()));
+  EXPECT_THAT(std::string(read.status().message()),
+              HasSubstr("uri=file://" + (dir_ / "store/none").string()));
+  fs::create_directory(dir_ / "store/folder");
+  EXPECT_TRUE(absl::IsNotFound(Read("folder").status()));
+}
+
+}  // namespace
+}  // namespace rootstock

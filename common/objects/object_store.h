@@ -1,0 +1,71 @@
+// Where adapters are kept beside the coordinator's own disk.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+namespace rootstock {
+
+// file:///DIRECTORY or s3://BUCKET[/PREFIX].
+struct StoreUri {
+  enum class Kind { kFile, kS3 };
+  Kind kind = Kind::kFile;
+  std::string bucket;  // s3 only
+  std::string prefix;  // s3: keys' prefix without slashes at its ends; file: absolute directory
+
+  std::string ToString() const;
+};
+// INVALID_ARGUMENT / path_invalid names the URI: other schemes, hosts in file URIs, "..", empty
+// buckets, characters that no bucket has.
+absl::StatusOr<StoreUri> ParseStoreUri(std::string_view uri);
+
+struct ObjectStoreOptions {
+  std::string endpoint;  // http://HOST:PORT of an S3 server; empty: the region's of AWS
+  std::string region = "us-east-1";
+  std::string access_key, secret_key, session_token;  // no access key: requests are not signed
+  absl::Duration connect_timeout = absl::Seconds(5);
+  absl::Duration stall_timeout = absl::Seconds(10);  // without a byte
+  int max_retries = 3;
+  absl::Duration first_retry = absl::Milliseconds(100);  // doubled each time, with jitter
+
+  // AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_REGION or AWS_DEFAULT_REGION,
+  // AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL.
+  static ObjectStoreOptions FromEnvironment();
+};
+
+// Keys are relative, parts joined by '/', none of them "", "." or "..". Errors: NOT_FOUND, no such
+// object; PERMISSION_DENIED; INVALID_ARGUMENT for a key; RESOURCE_EXHAUSTED, / size_limit or a full
+// disk; DATA_LOSS / truncated, changed while it was read; UNAVAILABLE / io_error or truncated,
+// tried again already; DEADLINE_EXCEEDED for a stall, likewise; CANCELLED. Each names the object's
+// URI, never a secret. *Thread-safe.*
+class ObjectStore {
+ public:
+  // With the object's bytes in order; an error of it ends the Get with that error.
+  using Sink = std::function<absl::Status(std::string_view bytes)>;
+
+  virtual ~ObjectStore() = default;
+  virtual absl::StatusOr<uint64_t> Size(const std::string& key) = 0;
+  // Of more than `max_bytes` nothing reaches the sink when the store tells the size beforehand.
+  virtual absl::Status Get(const std::string& key, uint64_t max_bytes, const Sink& sink) = 0;
+  // Whole or not at all. The file must not change meanwhile.
+  virtual absl::Status Put(const std::string& key, const std::filesystem::path& file) = 0;
+  // Absent is fine.
+  virtual absl::Status Remove(const std::string& key) = 0;
+  // Calls that run and those to come end soon, with CANCELLED.
+  virtual void Cancel() = 0;
+};
+
+absl::StatusOr<std::unique_ptr<ObjectStore>> OpenObjectStore(const StoreUri& uri,
+                                                             const ObjectStoreOptions& options);
+
+// INVALID_ARGUMENT / path_invalid.
+absl::Status CheckObjectKey(const std::string& key);
+
+}  // namespace rootstock

@@ -1,0 +1,178 @@
+// What a store may do wrong: RELIABILITY F10.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "common/base/status.h"
+#include "common/objects/http_fixture.h"
+#include "common/objects/object_store.h"
+#include "common/objects/retry.h"
+
+namespace rootstock {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+struct Got {
+  absl::Status status;
+  std::string bytes;
+};
+
+std::unique_ptr<ObjectStore> StoreAt(const HttpFixture& server) {
+  ObjectStoreOptions options;
+  options.endpoint = server.endpoint();
+  options.access_key = "AKEY";
+  options.secret_key = "SECRET-KEY";
+  options.stall_timeout = absl::Seconds(1);
+  options.first_retry = absl::Milliseconds(1);
+  return *OpenObjectStore(*ParseStoreUri("s3://bucket/pre"), options);
+}
+
+Got Get(ObjectStore& store, uint64_t max_bytes = 1 << 20) {
+  Got got;
+  got.status = store.Get("a b", max_bytes, [&](std::string_view bytes) {
+    got.bytes.append(bytes);
+    return absl::OkStatus();
+  });
+  return got;
+}
+
+HttpFixture::Step Error(int status, const std::string& body = "") {
+  return HttpAnswer(status, body.size(), body);
+}
+
+TEST(S3FaultsTest, SignsAPathStyleRequest) {
+  HttpFixture server({HttpAnswer(200, 5, "12345")});
+  const Got got = Get(*StoreAt(server));
+  EXPECT_TRUE(got.status.ok()) << got.status;
+  EXPECT_EQ(got.bytes, "12345");
+  ASSERT_EQ(server.requests().size(), 1u);
+  EXPECT_THAT(server.requests()[0], HasSubstr("GET /bucket/pre/a%20b HTTP/1.1"));
+  EXPECT_THAT(server.requests()[0], HasSubstr("AWS4-HMAC-SHA256 Credential=AKEY/"));
+  EXPECT_THAT(server.requests()[0], Not(HasSubstr("SECRET-KEY")));
+}
+
+TEST(S3FaultsTest, TriesAgainAfter503sAndClosedConnections) {
+  HttpFixture server({Error(503), {.refuse = true}, Error(500), HttpAnswer(200, 2, "ok")});
+  const Got got = Get(*StoreAt(server));
+  EXPECT_TRUE(got.status.ok()) << got.status;
+  EXPECT_EQ(got.bytes, "ok");
+  EXPECT_EQ(server.requests().size(), 4u);
+}
+
+TEST(S3FaultsTest, GivesUpAfterThreeRetries) {
+  HttpFixture server({Error(503, "<Error><Code>SlowDown</Code></Error>")});
+  const Got got = Get(*StoreAt(server));
+  EXPECT_EQ(got.status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(got.status.message()),
+              HasSubstr("uri=s3://bucket/pre/a b: the store answers HTTP 503 SlowDown"));
+  EXPECT_EQ(server.requests().size(), 4u);
+}
+
+TEST(S3FaultsTest, WhatCannotChangeIsNotTriedAgain) {
+  const std::pair<int, absl::StatusCode> kCases[] = {
+      {404, absl::StatusCode::kNotFound},
+      {403, absl::StatusCode::kPermissionDenied},
+      {301, absl::StatusCode::kFailedPrecondition},
+      {400, absl::StatusCode::kFailedPrecondition},
+  };
+  for (const auto& [http, code] : kCases) {
+    HttpFixture server({Error(http)});
+    EXPECT_EQ(Get(*StoreAt(server)).status.code(), code) << http;
+    EXPECT_EQ(server.requests().size(), 1u) << http;
+  }
+}
+
+TEST(S3FaultsTest, GoesOnWhereABodyEnded) {
+  HttpFixture server(
+      {HttpAnswer(200, 10, "0123"), HttpAnswer(206, 6, "456"), HttpAnswer(206, 3, "789")});
+  const Got got = Get(*StoreAt(server));
+  EXPECT_TRUE(got.status.ok()) << got.status;
+  EXPECT_EQ(got.bytes, "0123456789");
+  ASSERT_EQ(server.requests().size(), 3u);
+  EXPECT_THAT(server.requests()[1], HasSubstr("Range: bytes=4-"));
+  EXPECT_THAT(server.requests()[1], HasSubstr("If-Match: \"e\""));
+  EXPECT_THAT(server.requests()[2], HasSubstr("Range: bytes=7-"));
+}
+
+TEST(S3FaultsTest, NeverJoinsTwoObjects) {
+  // Another version of it meanwhile; and a server that knows no ranges.
+  for (const HttpFixture::Step& second :
+       {HttpAnswer(206, 6, "abcdef", "\"f\""), HttpAnswer(200, 10, "0123456789"), Error(412)}) {
+    HttpFixture server({HttpAnswer(200, 10, "0123"), second});
+    const Got got = Get(*StoreAt(server));
+    EXPECT_EQ(got.status.code(), absl::StatusCode::kDataLoss) << got.status;
+    EXPECT_EQ(got.bytes, "0123");
+    EXPECT_EQ(server.requests().size(), 2u);
+  }
+}
+
+TEST(S3FaultsTest, AStallEndsByItsTimeout) {
+  HttpFixture::Step stalled = HttpAnswer(200, 10, "0123");
+  stalled.hang = true;
+  HttpFixture server({stalled, HttpAnswer(206, 6, "456789")});
+  const Got got = Get(*StoreAt(server));
+  EXPECT_TRUE(got.status.ok()) << got.status;
+  EXPECT_EQ(got.bytes, "0123456789");
+}
+
+TEST(S3FaultsTest, RefusesWhatIsTooLargeBeforeItsFirstByte) {
+  HttpFixture server({HttpAnswer(200, 11, "01234567890")});
+  const Got got = Get(*StoreAt(server), 10);
+  EXPECT_EQ(got.status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(GetErrorDetail(got.status)->reason, Reason::kSizeLimit);
+  EXPECT_EQ(got.bytes, "");
+  // A server that does not tell the length is cut off at the bound.
+  HttpFixture silent({HttpFixture::Step{"HTTP/1.1 200 x\r\n", "01234567890"}});
+  const Got cut = Get(*StoreAt(silent), 10);
+  EXPECT_EQ(cut.status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_LE(cut.bytes.size(), 10u);
+}
+
+TEST(S3FaultsTest, ASinksErrorIsTheGets) {
+  HttpFixture server({HttpAnswer(200, 2, "ok")});
+  const absl::Status status = StoreAt(server)->Get(
+      "a", 10, [](std::string_view) { return absl::UnavailableError("disk"); });
+  EXPECT_EQ(status, absl::UnavailableError("disk"));
+  EXPECT_EQ(server.requests().size(), 1u);
+}
+
+TEST(S3FaultsTest, CancelEndsAStalledGet) {
+  HttpFixture::Step stalled = HttpAnswer(200, 10, "0123");
+  stalled.hang = true;
+  HttpFixture server({stalled});
+  const auto store = StoreAt(server);
+  server.on_request = [&] { store->Cancel(); };
+  EXPECT_TRUE(absl::IsCancelled(Get(*store).status));
+  EXPECT_TRUE(absl::IsCancelled(store->Size("a").status()));
+}
+
+TEST(S3FaultsTest, NobodyThere) {
+  std::string endpoint;
+  {
+    const HttpFixture gone({Error(200)});
+    endpoint = gone.endpoint();
+  }
+  ObjectStoreOptions options;
+  options.endpoint = endpoint;
+  options.first_retry = absl::Milliseconds(1);
+  const auto store = *OpenObjectStore(*ParseStoreUri("s3://bucket"), options);
+  const auto size = store->Size("a");
+  EXPECT_EQ(size.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(size.status().message()), HasSubstr("uri=s3://bucket/a: "));
+}
+
+TEST(RetryPolicyTest, DoublesItsBoundAndEnds) {
+  RetryPolicy policy(3, absl::Milliseconds(100), 42);
+  for (const int bound_ms : {100, 200, 400}) {
+    const absl::Duration wait = policy.NextWait();
+    EXPECT_GE(wait, absl::ZeroDuration());
+    EXPECT_LE(wait, absl::Milliseconds(bound_ms));
+  }
+  EXPECT_LT(policy.NextWait(), absl::ZeroDuration());
+}
+
+}  // namespace
+}  // namespace rootstock
