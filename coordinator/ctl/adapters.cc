@@ -92,10 +92,13 @@ int ShowAdapter(const ClientOptions& options, const std::string& name) {
   return kExitOk;
 }
 
-int ListAdapters(const ClientOptions& options) {
+int ListAdapters(const ClientOptions& options, int32_t page_size, const std::string& page_token) {
   const auto stub = Stub(options);
   v1::ListAdaptersRequest request;
   request.set_tenant(options.tenant);
+  request.set_page_size(page_size);
+  request.set_page_token(page_token);
+  const bool one_page = page_size > 0 || !page_token.empty();
   v1::ListAdaptersResponse all;
   do {
     grpc::ClientContext context;
@@ -104,9 +107,9 @@ int ListAdapters(const ClientOptions& options) {
     const grpc::Status status = stub->List(&context, request, &page);
     if (!status.ok()) return Fail(options, status, context);
     all.MergeFrom(page);
+    all.set_next_page_token(page.next_page_token());
     request.set_page_token(page.next_page_token());
-  } while (!request.page_token().empty());
-  all.clear_next_page_token();
+  } while (!one_page && !request.page_token().empty());
   if (options.json) {
     PrintJson(all);
     return kExitOk;
@@ -119,6 +122,9 @@ int ListAdapters(const ClientOptions& options) {
                     absl::StrCat(adapter.blob_bytes()), Places(adapter)});
   }
   PrintTable(rows);
+  if (!all.next_page_token().empty()) {
+    std::printf("more with --page-token %s\n", all.next_page_token().c_str());
+  }
   return kExitOk;
 }
 

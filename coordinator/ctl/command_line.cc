@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "common/base/status.h"
 #include "coordinator/ctl/commands.h"
 #include "coordinator/ctl/request_flags.h"
 
@@ -31,8 +32,8 @@ CommandSpec GenerateCommand(CommandLineValues& v) {
   return command;
 }
 
-FlagSpec Argument(std::string shown, std::string* target) {
-  return {.name = shown, .target = target, .placeholder = shown, .required = true};
+FlagSpec Argument(std::string shown, std::string* target, bool required = true) {
+  return {.name = shown, .target = target, .placeholder = shown, .required = required};
 }
 
 void AddAdapterCommands(CommandLineValues& v, std::vector<CommandSpec>& out) {
@@ -44,9 +45,16 @@ void AddAdapterCommands(CommandLineValues& v, std::vector<CommandSpec>& out) {
                  .help = "what was understood of it, and where it is",
                  .arguments = {Argument("NAME", &v.name)},
                  .run = [&v] { return ShowAdapter(v.client, v.name); }});
-  out.push_back({.name = "adapter list", .help = "all adapters", .run = [&v] {
-                   return ListAdapters(v.client);
-                 }});
+  out.push_back({.name = "adapter list",
+                 .help = "all adapters, or a page of them",
+                 .table = {{.name = "page-size",
+                            .target = &v.page_size,
+                            .help = "one page of at most so many; 0: all pages",
+                            .min = 0},
+                           {.name = "page-token",
+                            .target = &v.page_token,
+                            .help = "the page that another one named as its next"}},
+                 .run = [&v] { return ListAdapters(v.client, v.page_size, v.page_token); }});
   out.push_back({.name = "adapter rm",
                  .help = "forget a name; running requests finish",
                  .arguments = {Argument("NAME", &v.name)},
@@ -61,17 +69,60 @@ void AddOtherCommands(CommandLineValues& v, std::vector<CommandSpec>& out) {
                  .help = "finish a group's requests, then end it",
                  .arguments = {Argument("GROUP", &v.name)},
                  .run = [&v] { return DrainGroup(v.client, v.name); }});
-  out.push_back(
-      {.name = "tokenize",
-       .help = "the ids of a text",
-       .arguments = {Argument("TEXT", &v.text)},
-       .table = {{.name = "no-special-tokens",
-                  .target = &v.no_special,
-                  .help = "without those a prompt begins with"},
-                 {.name = "parse-special",
-                  .target = &v.parse_special,
-                  .help = "special tokens become their ids"}},
-       .run = [&v] { return Tokenize(v.client, v.text, !v.no_special, v.parse_special); }});
+  out.push_back({.name = "health",
+                 .help = "whether the server, or a service of it, serves",
+                 .arguments = {Argument("SERVICE", &v.name, /*required=*/false)},
+                 .run = [&v] { return CheckHealth(v.client, v.name); }});
+  out.push_back({.name = "services",
+                 .help = "the server's gRPC services, or a service's methods",
+                 .arguments = {Argument("SERVICE", &v.name, /*required=*/false)},
+                 .run = [&v] { return ShowServices(v.client, v.name); }});
+}
+
+// A switch of a request that stays unset, and so the server's to choose, until it is given.
+FlagSpec Switch(std::string name, std::string help, std::function<void(bool)> set) {
+  return {.name = std::move(name),
+          .target = FlagSetter{FlagSetter::Kind::kSwitch,
+                               [set = std::move(set)](const std::vector<std::string>& texts) {
+                                 set(texts[0] == "true");
+                                 return absl::OkStatus();
+                               }},
+          .help = std::move(help)};
+}
+
+absl::Status SetIds(const std::vector<std::string>& texts, v1::DetokenizeRequest& request) {
+  ASSIGN_OR_RETURN(const auto ids, ParseIds("IDS", texts));
+  request.mutable_token_ids()->Assign(ids.begin(), ids.end());
+  return absl::OkStatus();
+}
+
+void AddTokenCommands(CommandLineValues& v, std::vector<CommandSpec>& out) {
+  out.push_back({.name = "tokenize",
+                 .help = "the ids of a text",
+                 .arguments = {{.name = "TEXT",
+                                .target = FlagSetter{FlagSetter::Kind::kText,
+                                                     [&v](const std::vector<std::string>& texts) {
+                                                       v.tokenize.set_text(texts[0]);
+                                                       return absl::OkStatus();
+                                                     }},
+                                .required = true}},
+                 .table = {Switch("no-special-tokens", "without those a prompt begins with",
+                                  [&v](bool on) { v.tokenize.set_add_special_tokens(!on); }),
+                           Switch("parse-special", "special tokens become their ids",
+                                  [&v](bool on) { v.tokenize.set_parse_special(on); })},
+                 .run = [&v] { return Tokenize(v.client, v.tokenize); }});
+  out.push_back({.name = "detokenize",
+                 .help = "the text of token ids, as in 1,2,3",
+                 .arguments = {{.name = "IDS",
+                                .target = FlagSetter{FlagSetter::Kind::kText,
+                                                     [&v](const std::vector<std::string>& texts) {
+                                                       return SetIds(texts, v.detokenize);
+                                                     }},
+                                .placeholder = "IDS",
+                                .required = true}},
+                 .table = {Switch("skip-special-tokens", "leave them out of the text (true)",
+                                  [&v](bool on) { v.detokenize.set_skip_special_tokens(on); })},
+                 .run = [&v] { return Detokenize(v.client, v.detokenize); }});
 }
 
 }  // namespace
@@ -94,6 +145,7 @@ std::vector<FlagSpec> ClientFlags(CommandLineValues& v) {
 std::vector<CommandSpec> ClientCommands(CommandLineValues& values) {
   std::vector<CommandSpec> commands = {GenerateCommand(values)};
   AddAdapterCommands(values, commands);
+  AddTokenCommands(values, commands);
   AddOtherCommands(values, commands);
   for (CommandSpec& command : commands) {
     command.run = [&values, run = std::move(command.run)] {

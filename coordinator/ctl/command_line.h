@@ -14,9 +14,10 @@ namespace rootstock {
 struct CommandLineValues {
   ClientOptions client;
   v1::GenerateRequest request;
-  std::string batch, name, path, text;
-  int32_t parallel = 256;
-  bool no_special = false, parse_special = false;
+  std::string batch, name, path, page_token;
+  int32_t parallel = 256, page_size = 0;
+  v1::TokenizeRequest tokenize;
+  v1::DetokenizeRequest detokenize;
 };
 
 // Rows and commands that fill `values`, which is borrowed; the commands run with them.

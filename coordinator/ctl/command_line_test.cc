@@ -45,11 +45,12 @@ TEST_F(CommandLineTest, EveryFlagIsAKeyOfAConfigFile) {
   EXPECT_TRUE(values_.request.ignore_eos());
   EXPECT_TRUE(values_.request.parse_special());
   EXPECT_EQ(values_.parallel, 3);
-  EXPECT_FALSE(values_.no_special);  // tokenize's
+  EXPECT_FALSE(values_.tokenize.has_add_special_tokens());
 
   EXPECT_EQ(Parse({"tokenize", "x", "--config", file.c_str()}), "tokenize");
-  EXPECT_TRUE(values_.no_special);
-  EXPECT_TRUE(values_.parse_special);
+  EXPECT_TRUE(values_.tokenize.has_add_special_tokens());
+  EXPECT_FALSE(values_.tokenize.add_special_tokens());
+  EXPECT_TRUE(values_.tokenize.parse_special());
   EXPECT_FALSE(values_.request.parse_special());
 
   std::ofstream(file) << "temprature: 1\n";
@@ -63,12 +64,35 @@ TEST_F(CommandLineTest, CommandsTakeTheirArguments) {
   EXPECT_EQ(Parse({"adapter", "list"}), "adapter list");
   EXPECT_EQ(Parse({"drain", "g0"}), "drain");
   EXPECT_EQ(values_.name, "g0");
+  EXPECT_EQ(Parse({"adapter", "list", "--page-size", "7", "--page-token", "t"}), "adapter list");
+  EXPECT_EQ(values_.page_size, 7);
+  EXPECT_EQ(values_.page_token, "t");
+  for (const char* command : {"health", "services"}) {
+    EXPECT_EQ(Parse({command}), command);
+    EXPECT_EQ(values_.name, "");
+    EXPECT_EQ(Parse({command, "rootstock.v1.Inference"}), command);
+    EXPECT_EQ(values_.name, "rootstock.v1.Inference");
+  }
   EXPECT_THAT(Parse({"adapter", "add", "pirate"}), HasSubstr("PATH: is required"));
   EXPECT_THAT(Parse({"adapter"}), HasSubstr("command=adapter"));
   EXPECT_THAT(Parse({"status", "--max-tokens", "3"}), HasSubstr("max-tokens=3: is no flag of"));
   EXPECT_THAT(Parse({"generate", "--max-tokens", "many"}), HasSubstr("max-tokens=many"));
   EXPECT_EQ(Parse({"generate", "--temperature", "-1", "--max-tokens=-3"}), "generate");
   EXPECT_EQ(values_.request.max_tokens(), -3);  // the server's to judge
+}
+
+TEST_F(CommandLineTest, TextsAndTokens) {
+  EXPECT_EQ(Parse({"tokenize", "hi", "--no-special-tokens=false"}), "tokenize");
+  EXPECT_EQ(values_.tokenize.text(), "hi");
+  EXPECT_TRUE(values_.tokenize.add_special_tokens());
+  EXPECT_THAT(Parse({"tokenize"}), HasSubstr("TEXT: is required: tokenize TEXT"));
+  EXPECT_EQ(Parse({"detokenize", "1, 2 3"}), "detokenize");
+  EXPECT_THAT(values_.detokenize.token_ids(), ElementsAre(1, 2, 3));
+  EXPECT_FALSE(values_.detokenize.has_skip_special_tokens());
+  EXPECT_EQ(Parse({"detokenize", "1", "--skip-special-tokens=false"}), "detokenize");
+  EXPECT_TRUE(values_.detokenize.has_skip_special_tokens());
+  EXPECT_FALSE(values_.detokenize.skip_special_tokens());
+  EXPECT_THAT(Parse({"detokenize", "1,x"}), HasSubstr("IDS=x: not a number"));
 }
 
 TEST_F(CommandLineTest, OnePromptOnly) {

@@ -15,15 +15,22 @@ int Generate(const ClientOptions& options, v1::GenerateRequest request);
 // order in which they end, with "line" and "label".
 int GenerateBatch(const ClientOptions& options, const v1::GenerateRequest& defaults,
                   const std::string& file, int parallel);
-int Tokenize(const ClientOptions& options, const std::string& text, bool add_special_tokens,
-             bool parse_special);
+int Tokenize(const ClientOptions& options, const v1::TokenizeRequest& request);
+int Detokenize(const ClientOptions& options, const v1::DetokenizeRequest& request);
 
 int AddAdapter(const ClientOptions& options, const std::string& name, const std::string& path);
 int ShowAdapter(const ClientOptions& options, const std::string& name);
-int ListAdapters(const ClientOptions& options);
+// All of them, or with a page size or token that one page.
+int ListAdapters(const ClientOptions& options, int32_t page_size, const std::string& page_token);
 int RemoveAdapter(const ClientOptions& options, const std::string& name);
 
 int ShowStatus(const ClientOptions& options);
 int DrainGroup(const ClientOptions& options, const std::string& group);
+
+// What the health service says of a service, or of the whole server for "": kExitOk for SERVING,
+// else kExitFailed.
+int CheckHealth(const ClientOptions& options, const std::string& service);
+// By reflection: the services of the server for "", else the methods of that one.
+int ShowServices(const ClientOptions& options, const std::string& service);
 
 }  // namespace rootstock

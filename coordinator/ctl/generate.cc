@@ -93,6 +93,7 @@ absl::StatusOr<std::vector<BatchLine>> ReadBatch(const std::string& file,
       return absl::InvalidArgumentError(
           absl::StrCat(file, ":", number, ": ", std::string(line.status().message())));
     }
+    if (line->label.empty()) line->label = absl::StrCat("line ", number);
     lines.push_back(*std::move(line));
   }
   if (lines.empty()) {
@@ -199,28 +200,6 @@ int GenerateBatch(const ClientOptions& options, const v1::GenerateRequest& defau
     return kExitUsage;
   }
   return Batch(options, *std::move(lines)).Run(parallel);
-}
-
-int Tokenize(const ClientOptions& options, const std::string& text, bool add_special_tokens,
-             bool parse_special) {
-  grpc::ClientContext context;
-  SetDeadline(options, context);
-  v1::TokenizeRequest request;
-  request.set_text(text);
-  request.set_add_special_tokens(add_special_tokens);
-  request.set_parse_special(parse_special);
-  v1::TokenizeResponse response;
-  const grpc::Status status =
-      v1::Inference::NewStub(Connect(options))->Tokenize(&context, request, &response);
-  if (!status.ok()) return Fail(options, status, context);
-  if (options.json) {
-    PrintJson(response);
-    return kExitOk;
-  }
-  std::string line;
-  for (const int32_t id : response.token_ids()) absl::StrAppend(&line, line.empty() ? "" : " ", id);
-  std::printf("%s\n", line.c_str());
-  return kExitOk;
 }
 
 }  // namespace rootstock

@@ -44,7 +44,9 @@ FlagSpec Make(std::string name, FlagSetter::Kind kind, std::string placeholder, 
 // Flags of one request; each writes into it when it is given.
 class RequestTable {
  public:
-  explicit RequestTable(Request& request) : request_(request) {}
+  explicit RequestTable(Request& request) : request_(request) {
+    if (request.prompt_case() != Request::PROMPT_NOT_SET) *prompt_given_ = "on the command line";
+  }
 
   template <typename T>
   void Number(const char* name, const char* help, void (*apply)(T, Request&)) {
@@ -87,10 +89,10 @@ class RequestTable {
                if (!given->empty()) {
                  return InvalidField(
                      Reason::kInvalidArgument, name, text,
-                     absl::StrCat("the prompt is given already, as ", *given,
+                     absl::StrCat("the prompt is given already, ", *given,
                                   ": one of TEXT, --prompt, --prompt-file, --token-ids"));
                }
-               *given = absl::StrCat(name, "=", text.substr(0, kShownBytes));
+               *given = absl::StrCat("as ", name, "=", text.substr(0, kShownBytes));
                return apply(texts, request);
              }));
   }
@@ -101,25 +103,6 @@ class RequestTable {
   const std::shared_ptr<std::string> prompt_given_ = std::make_shared<std::string>();
   std::vector<FlagSpec> rows_;
 };
-
-// Ids as a list, or joined by commas or by blanks as loractl prints them.
-absl::StatusOr<std::vector<int32_t>> ParseIds(const char* name, const Texts& texts) {
-  std::vector<int32_t> ids;
-  for (const std::string& text : texts) {
-    for (const auto part : absl::StrSplit(text, ',')) {
-      const std::vector<std::string> items = absl::StrSplit(part, ' ', absl::SkipEmpty());
-      if (items.empty()) {
-        return InvalidField(Reason::kInvalidArgument, name, text, "has an empty item");
-      }
-      for (const std::string& item : items) {
-        int32_t id = 0;
-        if (!absl::SimpleAtoi(item, &id)) return NotANumber(name, item);
-        ids.push_back(id);
-      }
-    }
-  }
-  return ids;
-}
 
 absl::Status SetTokenIds(const Texts& texts, Request& request) {
   ASSIGN_OR_RETURN(const auto ids, ParseIds("token-ids", texts));
@@ -242,6 +225,10 @@ absl::Status ApplyKey(std::string key, const nlohmann::json& value,
     line.label = value.get<std::string>();
     return absl::OkStatus();
   }
+  if (key == "tenant" && value.is_string()) {
+    line.request.set_tenant(value.get<std::string>());
+    return absl::OkStatus();
+  }
   if (key == "delay-ms" && value.is_number()) {
     line.delay_ms = value.get<int64_t>();
     return absl::OkStatus();
@@ -258,6 +245,25 @@ absl::Status ApplyKey(std::string key, const nlohmann::json& value,
 }
 
 }  // namespace
+
+absl::StatusOr<std::vector<int32_t>> ParseIds(const std::string& name,
+                                              const std::vector<std::string>& texts) {
+  std::vector<int32_t> ids;
+  for (const std::string& text : texts) {
+    for (const auto part : absl::StrSplit(text, ',')) {
+      const std::vector<std::string> items = absl::StrSplit(part, ' ', absl::SkipEmpty());
+      if (items.empty()) {
+        return InvalidField(Reason::kInvalidArgument, name, text, "has an empty item");
+      }
+      for (const std::string& item : items) {
+        int32_t id = 0;
+        if (!absl::SimpleAtoi(item, &id)) return NotANumber(name, item);
+        ids.push_back(id);
+      }
+    }
+  }
+  return ids;
+}
 
 std::vector<FlagSpec> RequestFlags(v1::GenerateRequest& request) {
   RequestTable table(request);

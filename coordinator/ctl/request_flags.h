@@ -10,6 +10,10 @@
 
 namespace rootstock {
 
+// Token ids as a list, or joined by commas or by blanks as loractl prints them. Errors name `name`.
+absl::StatusOr<std::vector<int32_t>> ParseIds(const std::string& name,
+                                              const std::vector<std::string>& texts);
+
 // Rows that write into `request`, which is borrowed. Values are the server's to judge; only what is
 // no number, or no file, fails, and a second prompt.
 std::vector<FlagSpec> RequestFlags(v1::GenerateRequest& request);
@@ -17,11 +21,11 @@ std::vector<FlagSpec> RequestFlags(v1::GenerateRequest& request);
 // A line of a batch file.
 struct BatchLine {
   v1::GenerateRequest request;
-  std::string label;     // key "label"; default: the model
+  std::string label;     // key "label"; default: the model, which may be empty too
   int64_t delay_ms = 0;  // key "delay_ms": sent that long after the start
 };
-// `line` is a JSON object whose keys are flags of a request; it starts from `defaults`. Unknown
-// keys are errors.
+// `line` is a JSON object whose keys are flags of a request, or "tenant"; it starts from
+// `defaults`. Unknown keys are errors, and a prompt beside one of the defaults.
 absl::StatusOr<BatchLine> ParseBatchLine(const std::string& line,
                                          const v1::GenerateRequest& defaults);
 

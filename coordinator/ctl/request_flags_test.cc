@@ -1,5 +1,9 @@
 #include "coordinator/ctl/request_flags.h"
 
+#include <fstream>
+#include <set>
+
+#include "common/flags/flag_value.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -38,9 +42,55 @@ TEST(RequestFlags, ABatchLineSetsEverything) {
   EXPECT_EQ(line->label, "x");
 }
 
-TEST(RequestFlags, TokenIdsReplaceTheText) {
+// The names of the message's fields that are set, those of `sampling` one by one.
+std::set<std::string> FieldsSet(const google::protobuf::Message& message) {
+  std::vector<const google::protobuf::FieldDescriptor*> fields;
+  message.GetReflection()->ListFields(message, &fields);
+  std::set<std::string> names;
+  for (const auto* field : fields) names.insert(std::string(field->name()));
+  return names;
+}
+
+TEST(RequestFlags, EveryFieldOfARequestCanBeSet) {
+  const std::string file = ::testing::TempDir() + "/every_field.txt";
+  std::ofstream(file) << "text";
+  std::set<std::string> request_fields, sampling_fields;
+  v1::GenerateRequest no_defaults;
+  for (const FlagSpec& flag : RequestFlags(no_defaults)) {
+    const std::string value = IsBool(flag)                 ? "true"
+                              : flag.name == "logit-bias"  ? "\"7=1\""
+                              : flag.name == "prompt-file" ? "\"" + file + "\""
+                                                           : "\"1\"";
+    const auto line = ParseBatchLine("{\"" + flag.name + "\": " + value + "}", {});
+    ASSERT_TRUE(line.ok()) << line.status();
+    request_fields.merge(FieldsSet(line->request));
+    sampling_fields.merge(FieldsSet(line->request.sampling()));
+  }
+  request_fields.merge(FieldsSet(ParseBatchLine(R"({"tenant": "t"})", {})->request));
+  for (int i = 0; i < v1::GenerateRequest::descriptor()->field_count(); ++i) {
+    const std::string name(v1::GenerateRequest::descriptor()->field(i)->name());
+    EXPECT_TRUE(request_fields.contains(name)) << name;
+  }
+  for (int i = 0; i < v1::SamplingParams::descriptor()->field_count(); ++i) {
+    const std::string name(v1::SamplingParams::descriptor()->field(i)->name());
+    EXPECT_TRUE(sampling_fields.contains(name)) << name;
+  }
+}
+
+TEST(RequestFlags, APromptOfTheDefaultsIsForLinesWithoutOne) {
   v1::GenerateRequest defaults;
   defaults.set_text("hi");
+  const auto with = ParseBatchLine(R"({"model": "m", "token_ids": [3, 4]})", defaults);
+  EXPECT_EQ(with.status().message(),
+            "token-ids=3: the prompt is given already, on the command line: one of TEXT, --prompt, "
+            "--prompt-file, --token-ids");
+  const auto without = ParseBatchLine(R"({"model": "m"})", defaults);
+  ASSERT_TRUE(without.ok());
+  EXPECT_EQ(without->request.text(), "hi");
+}
+
+TEST(RequestFlags, TokenIdsAreAListOrJoined) {
+  v1::GenerateRequest defaults;
   const auto line = ParseBatchLine(R"({"model": "m", "token_ids": [3, 4]})", defaults);
   ASSERT_TRUE(line.ok());
   EXPECT_THAT(line->request.token_ids().ids(), ElementsAre(3, 4));

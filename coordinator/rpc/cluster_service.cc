@@ -17,18 +17,24 @@ void ToProto(const StepSummary& in, v1::StepSummary* out) {
   out->set_duration_us(in.duration_us);
 }
 
-void ToProto(const GroupStatus& in, v1::GroupStatus* out) {
-  out->set_name(in.info.name);
-  out->set_pool(in.info.pool);
-  out->set_state(in.state);
-  out->set_epoch(in.epoch.attach);
-  out->set_tp_size(in.info.tp_size);
+// Of one that is lost nothing is known until it attaches again.
+void PagesToProto(const GroupStatus& in, v1::GroupStatus* out) {
+  if (in.state == "drained" || in.state == "broken") return;
   out->set_pages(in.geometry.num_pages);
   out->set_pages_free(in.pages_free);
   out->set_pages_kv(in.pages_kv);
   out->set_pages_adapter(in.pages_adapter);
   out->set_page_tokens(in.geometry.page_tokens);
   out->set_page_bytes(in.geometry.page_bytes);
+}
+
+void ToProto(const GroupStatus& in, v1::GroupStatus* out) {
+  out->set_name(in.info.name);
+  out->set_pool(in.info.pool);
+  out->set_state(in.state);
+  out->set_epoch(in.epoch.attach);
+  out->set_tp_size(in.info.tp_size);
+  PagesToProto(in, out);
   for (size_t i = 0; i < in.info.ranks.size(); ++i) {
     v1::RankStatus* rank = out->add_ranks();
     rank->set_tp_rank(static_cast<uint32_t>(i));

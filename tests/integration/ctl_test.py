@@ -71,6 +71,50 @@ class Output(unittest.TestCase):
         self.assertEqual(answer.error["reason"], "invalid_argument")
         self.assertIn("model: is required: the base's name, base, or an adapter's", answer.errors)
 
+    def test_a_batch_names_its_lines_and_takes_each_prompt_once(self):
+        batch = self.cluster.folder / "lines.jsonl"
+        batch.write_text('{"model": "base", "token_ids": [1, 2]}\n\n{"token_ids": [1, 2]}\n')
+        answer = self.cluster.ctl("generate", "--batch", batch, "--max-tokens", 2)
+        self.assertEqual(answer.code, 1)
+        self.assertEqual({line["label"]: "error" in line for line in answer.lines},
+                         {"base": False, "line 3": True})
+        self.assertIn("loractl: line 3: INVALID_ARGUMENT invalid_argument: model: is required",
+                      self.run_into("", "generate", "--batch", batch, "--max-tokens", 2)[1])
+        answer = self.cluster.ctl("generate", "--batch", batch, "--token-ids", "1")
+        self.assertEqual((answer.code, answer.text), (2, ""))
+        self.assertIn("lines.jsonl:1: token-ids=1: the prompt is given already, on the command",
+                      answer.errors)
+        batch.write_text('{"model": "base"}\n' * 2)
+        answer = self.cluster.ctl("generate", "--batch", batch, "--token-ids",
+                                  ",".join(map(str, PROBE["prompt"])), "--temperature", 0,
+                                  "--max-tokens", 4, "--echo-token-ids")
+        self.assertEqual([line["samples"][0]["token_ids"] for line in answer.lines],
+                         [PROBE["greedy"][:4]] * 2)
+
+    def test_pages_of_adapters(self):
+        names = ["one", "three", "two"]
+        for name in names:
+            self.assertEqual(self.cluster.register(name, "ok-plain-qv").code, 0)
+        page = self.cluster.ctl("adapter", "list", "--page-size", 2).json
+        self.assertEqual([a["name"] for a in page["adapters"]], names[:2])
+        rest = self.cluster.ctl("adapter", "list", "--page-token", page["next_page_token"]).json
+        self.assertEqual([a["name"] for a in rest["adapters"]], names[2:])
+        self.assertEqual(rest["next_page_token"], "")
+        whole = self.cluster.ctl("adapter", "list").json
+        self.assertEqual([a["name"] for a in whole["adapters"]], names)
+
+    def test_services_and_their_methods(self):
+        names = self.cluster.ctl("services").json["services"]
+        for name in ("Inference", "Adapters", "Cluster"):
+            self.assertIn(f"rootstock.v1.{name}", names)
+            self.assertEqual(self.cluster.ctl("health", f"rootstock.v1.{name}").code, 0)
+        methods = self.cluster.ctl("services", "rootstock.v1.Inference").json["methods"]
+        self.assertEqual([m["name"] for m in methods], ["Generate", "Tokenize", "Detokenize"])
+        self.assertEqual(methods[0]["response"], "rootstock.v1.GenerateResponse")
+        self.assertTrue(methods[0]["server_streaming"])
+        self.assertEqual(self.cluster.ctl("services", "no.such").error["code"], "NOT_FOUND")
+        self.assertEqual(self.cluster.ctl("health", "no.such").error["code"], "NOT_FOUND")
+
     def test_minus_one_draws_from_all_tokens(self):
         self.assertEqual(self.cluster.generate("base", [1], 2, "--top-k", "-1").code, 0)
 
@@ -82,17 +126,32 @@ class Groups(unittest.TestCase):
         cluster = self.enterContext(rig.Cluster(MODEL))
         self.assertIn("no group is attached: requests wait", self.status(cluster))
         self.assertFalse(cluster.healthy())
+        self.assertEqual(self.health(cluster), (1, "NOT_SERVING"))
+        self.assertEqual(self.health(cluster, "rootstock.v1.Inference"), (1, "NOT_SERVING"))
+        self.assertEqual(self.health(cluster, "rootstock.v1.Adapters"), (0, "SERVING"))
         waiting = cluster.stream("--model", "base", "--token-ids", "1,2", "--max-tokens", "3")
         rig.wait_for("the notice", lambda: "loractl: no group is attached: waiting" in waiting.text())
         cluster.start_group(1)
         self.assertEqual(waiting.wait(), 0)
         self.assertTrue(cluster.healthy())
+        self.assertEqual(self.health(cluster), (0, "SERVING"))
+        self.assertEqual(cluster.group()["pages"], 4000)
         self.assertEqual(cluster.end_group(), 0)
         rig.wait_for("the end", lambda: cluster.group()["state"] == "drained")
         self.assertIn("no group is ready (g0: drained): requests wait", self.status(cluster))
+        self.assertEqual({key: value for key, value in cluster.group().items()
+                          if key.startswith("page") and value != 0}, {})
         rig.wait_for("the health service", lambda: not cluster.healthy())
+        self.assertEqual(self.health(cluster), (1, "NOT_SERVING"))
         for state in ("forming", "ready", "draining", "broken"):
             self.assertEqual(cluster.metric("group_state", group="g0", state=state), 0)
+        cluster.coordinator.kill()
+        self.assertEqual(cluster.ctl("health").code, 3)
+
+    def health(self, cluster, *service):
+        answer = cluster.ctl("health", *service)
+        self.assertEqual(answer.json["service"], service[0] if service else "")
+        return answer.code, answer.json["status"]
 
     def status(self, cluster):
         run = subprocess.run([str(rig.BIN / "loractl"), "--address", cluster.address, "status"],

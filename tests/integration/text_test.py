@@ -38,6 +38,12 @@ class Text(unittest.TestCase):
         self.assertEqual(ids, GOLDEN["prompt"].tolist())
         plain = self.cluster.ctl("tokenize", "<|im_start|>").json["token_ids"]
         self.assertGreater(len(plain), 1)
+        joined = ",".join(map(str, ids))
+        whole = self.cluster.ctl("detokenize", joined, "--skip-special-tokens=false").json
+        self.assertEqual(whole, {"text": PROMPT})
+        shown = self.cluster.ctl("detokenize", joined).json["text"]
+        self.assertNotIn("<|im_start|>", shown)
+        self.assertIn(shown.splitlines()[0], PROMPT)
 
     def test_the_answer_is_the_golden_text(self):
         sample = self.sample("--ignore-eos", "--skip-special-tokens=false")
