@@ -86,9 +86,30 @@ struct PlanRow {
 struct StepPlan {
   std::vector<NewSequence> new_sequences;
   std::vector<PlanRow> rows;  // empty: a tick
+  // Run without graphs, layer by layer behind the copy of an adapter whose Load is sent and has not
+  // completed. Only where the group said loads_by_layer, and only after a Prefetch to_host of it.
+  bool eager = false;
 };
 
-// Content by digest, never a path.
+// Where content, or an image of it, lies. Nodes own host and disk, within budgets of theirs.
+enum class Tier : uint8_t { kDevice = 1, kHost = 2, kDisk = 4 };
+struct Tiers {
+  uint8_t bits = 0;
+  constexpr Tiers() = default;
+  constexpr Tiers(Tier tier) : bits(static_cast<uint8_t>(tier)) {}  // NOLINT: a set of one
+  constexpr explicit Tiers(uint8_t b) : bits(b) {}
+  constexpr bool has(Tier tier) const { return (bits & static_cast<uint8_t>(tier)) != 0; }
+  friend constexpr Tiers operator|(Tiers a, Tiers b) {
+    return Tiers(static_cast<uint8_t>(a.bits | b.bits));
+  }
+  friend constexpr bool operator==(Tiers, Tiers) = default;
+};
+constexpr Tiers operator|(Tier a, Tier b) { return Tiers(a) | Tiers(b); }
+constexpr Tiers kAllTiers = Tier::kDevice | Tier::kHost | Tier::kDisk;
+
+// Content by digest, never a path. Runs beside Steps; completes when the pages are written on every
+// rank. To be sent when a Prefetch of it completed: a rank whose host copy is gone makes it again
+// from disk.
 struct LoadAdapter {
   Digest digest;
   uint64_t layout_id = 0;
@@ -99,20 +120,31 @@ struct LoadAdapter {
 struct ReleaseSlots {
   std::vector<SequenceSlot> slots;
 };
-// Verified content on every node of the group when it completes; takes no step time.
+// Verified content on every node of the group when it completes, and to_host: on every rank a
+// pinned host copy in the layout's pages; takes no step time.
 struct PrefetchAdapter {
   Digest digest;
+  uint64_t layout_id = 0;
+  LoraSharding sharding = LoraSharding::kReplicated;
+  bool to_host = false;
 };
-// The group forgets the adapter; its pages are free when this completes.
+// The group forgets the adapter on these tiers; device pages are free when this completes. What is
+// not there is fine.
 struct DropAdapter {
   Digest digest;
-  bool from_disk = false;
+  Tiers tiers = Tier::kDevice;
+};
+// No cache of the group's nodes may evict it from these tiers (host, disk) until it is unpinned.
+struct PinAdapter {
+  Digest digest;
+  Tiers tiers;
+  bool pinned = true;
 };
 
 struct Command {
   CommandId id;
   Epoch epoch;
-  std::variant<StepPlan, LoadAdapter, ReleaseSlots, PrefetchAdapter, DropAdapter> kind;
+  std::variant<StepPlan, LoadAdapter, ReleaseSlots, PrefetchAdapter, DropAdapter, PinAdapter> kind;
 };
 
 struct TokenLogprob {
@@ -136,11 +168,38 @@ struct StepResult {
   uint32_t distinct_adapters = 0;
 };
 
+// Whence a Prefetch had its content; later ones are slower.
+enum class FetchSource : uint8_t { kNone = 0, kHost = 1, kDisk = 2, kCoordinator = 3, kObject = 4 };
+
+// Over all ranks (device, host) and nodes (disk).
+struct TierBytes {
+  uint64_t device = 0, host = 0, disk = 0;
+  friend bool operator==(const TierBytes&, const TierBytes&) = default;
+};
+
+// On the host tier when every rank holds a copy, on the disk tier when every node does.
+struct CachedAdapter {
+  Digest digest;
+  Tier tier = Tier::kDisk;
+  uint64_t bytes = 0;  // over all of them
+  friend bool operator==(const CachedAdapter&, const CachedAdapter&) = default;
+};
+struct TierChange {
+  CachedAdapter adapter;
+  bool present = false;  // it came, or went
+  friend bool operator==(const TierChange&, const TierChange&) = default;
+};
+
 // A command completes once, with the conjunction of all tp_ranks' outcomes.
 struct Completion {
   CommandId id;
   absl::Status outcome;
-  StepResult step;  // filled for a StepPlan
+  StepResult step;                          // filled for a StepPlan
+  FetchSource source = FetchSource::kNone;  // for a PrefetchAdapter: the slowest over ranks
+  uint64_t bytes = 0;                       // of content, for a PrefetchAdapter
+  TierBytes freed;                          // for a DropAdapter
+  // What came to and left the host and disk tiers, in order; on completions of any kind.
+  std::vector<TierChange> tier_changes;
 };
 
 // What a group is, told once a stream.
@@ -177,6 +236,8 @@ struct AttachReport {
   PageGeometry geometry;
   DType compute_dtype = DType::kF32;
   std::vector<ResidentAdapter> adapters;
+  bool loads_by_layer = false;  // see StepPlan::eager
+  std::vector<CachedAdapter> cached;
 };
 
 }  // namespace rootstock

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/wire/step_wire.h"
+#include "common/wire/tier_wire.h"
 #include "rootstock/v1/group.pb.h"
 
 namespace rootstock {
@@ -36,22 +37,17 @@ struct KindToProto {
     IdsToProto(release.slots, out->mutable_release()->mutable_slots());
   }
   void operator()(const PrefetchAdapter& prefetch) const {
-    out->mutable_prefetch()->set_digest(DigestToBytes(prefetch.digest));
+    PrefetchToProto(prefetch, out->mutable_prefetch());
   }
-  void operator()(const DropAdapter& drop) const {
-    out->mutable_drop()->set_digest(DigestToBytes(drop.digest));
-    out->mutable_drop()->set_from_disk(drop.from_disk);
-  }
+  void operator()(const DropAdapter& drop) const { DropToProto(drop, out->mutable_drop()); }
+  void operator()(const PinAdapter& pin) const { PinToProto(pin, out->mutable_pin()); }
 };
 
 absl::StatusOr<LoadAdapter> LoadFromProto(const v1::LoadAdapter& in) {
   LoadAdapter out;
   ASSIGN_OR_RETURN(out.digest, DigestFromBytes(in.digest(), "command.load.digest"));
-  if (in.sharding() > static_cast<uint32_t>(LoraSharding::kFullySharded)) {
-    return Bad("command.load.sharding", absl::StrCat(in.sharding()), "unknown sharding");
-  }
+  ASSIGN_OR_RETURN(out.sharding, ShardingFromProto(in.sharding(), "command.load.sharding"));
   out.layout_id = in.layout_id();
-  out.sharding = static_cast<LoraSharding>(in.sharding());
   out.pages = IdsFromProto<PageId>(in.pages());
   return out;
 }
@@ -94,15 +90,15 @@ absl::StatusOr<Command> FromProto(const v1::Command& in) {
       out.kind = ReleaseSlots{IdsFromProto<SequenceSlot>(in.release().slots())};
       return out;
     case v1::Command::kPrefetch: {
-      ASSIGN_OR_RETURN(const Digest digest,
-                       DigestFromBytes(in.prefetch().digest(), "command.prefetch.digest"));
-      out.kind = PrefetchAdapter{digest};
+      ASSIGN_OR_RETURN(out.kind, PrefetchFromProto(in.prefetch()));
       return out;
     }
     case v1::Command::kDrop: {
-      ASSIGN_OR_RETURN(const Digest digest,
-                       DigestFromBytes(in.drop().digest(), "command.drop.digest"));
-      out.kind = DropAdapter{digest, in.drop().from_disk()};
+      ASSIGN_OR_RETURN(out.kind, DropFromProto(in.drop()));
+      return out;
+    }
+    case v1::Command::kPin: {
+      ASSIGN_OR_RETURN(out.kind, PinFromProto(in.pin()));
       return out;
     }
     case v1::Command::KIND_NOT_SET:
@@ -140,12 +136,14 @@ void ToProto(const Completion& in, v1::Completion* out) {
   out->set_command_id(in.id.value);
   ToProto(in.outcome, out->mutable_outcome());
   ResultToProto(in.step, out->mutable_step());
+  TiersOfCompletionToProto(in, out);
 }
 
 absl::StatusOr<Completion> FromProto(const v1::Completion& in) {
   if (!in.has_outcome()) return Bad("completion.outcome", "", "is missing");
   Completion out{CommandId(in.command_id()), StatusFromProto(in.outcome()), {}};
   ASSIGN_OR_RETURN(out.step, ResultFromProto(in.step()));
+  RETURN_IF_ERROR(TiersOfCompletionFromProto(in, out));
   return out;
 }
 
@@ -214,6 +212,8 @@ void ToProto(const AttachReport& in, v1::AttachReport* out) {
     a->set_layout_id(adapter.layout_id);
     IdsToProto(adapter.pages, a->mutable_pages());
   }
+  out->set_loads_by_layer(in.loads_by_layer);
+  for (const CachedAdapter& adapter : in.cached) CachedToProto(adapter, out->add_cached());
 }
 
 absl::StatusOr<AttachReport> FromProto(const v1::AttachReport& in) {
@@ -237,6 +237,12 @@ absl::StatusOr<AttachReport> FromProto(const v1::AttachReport& in) {
     ASSIGN_OR_RETURN(const Digest digest,
                      DigestFromBytes(a.digest(), absl::StrCat("report.adapters[", i, "].digest")));
     out.adapters.push_back({digest, a.layout_id(), IdsFromProto<PageId>(a.pages())});
+  }
+  out.loads_by_layer = in.loads_by_layer();
+  for (int i = 0; i < in.cached_size(); ++i) {
+    ASSIGN_OR_RETURN(CachedAdapter adapter,
+                     CachedFromProto(in.cached(i), absl::StrCat("report.cached[", i, "]")));
+    out.cached.push_back(std::move(adapter));
   }
   return out;
 }

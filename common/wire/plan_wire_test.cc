@@ -85,6 +85,7 @@ TEST(PlanWire, StepRoundTrip) {
   EXPECT_EQ(step.rows[1].position, 100000u);
   EXPECT_TRUE(step.rows[1].tokens.empty());
   EXPECT_EQ(step.rows[2].output, RowOutput::kNone);
+  EXPECT_FALSE(step.eager);
 }
 
 TEST(PlanWire, OtherCommandsRoundTrip) {
@@ -101,13 +102,6 @@ TEST(PlanWire, OtherCommandsRoundTrip) {
   const auto release = std::get<ReleaseSlots>(
       RoundTrip({CommandId(3), {1, 2}, ReleaseSlots{{SequenceSlot(0), SequenceSlot(8)}}}).kind);
   EXPECT_EQ(release.slots, (std::vector<SequenceSlot>{SequenceSlot(0), SequenceSlot(8)}));
-  const auto prefetch = std::get<PrefetchAdapter>(
-      RoundTrip({CommandId(4), {1, 2}, PrefetchAdapter{DigestOf(4)}}).kind);
-  EXPECT_EQ(prefetch.digest, DigestOf(4));
-  const auto drop =
-      std::get<DropAdapter>(RoundTrip({CommandId(5), {1, 2}, DropAdapter{DigestOf(5), true}}).kind);
-  EXPECT_EQ(drop.digest, DigestOf(5));
-  EXPECT_TRUE(drop.from_disk);
 }
 
 TEST(PlanWire, CompletionRoundTrip) {
@@ -243,8 +237,6 @@ TEST(PlanWire, BadCommandsNameTheField) {
       [](auto* c) { c->mutable_step()->mutable_new_sequences(0)->mutable_spans(1)->set_end(4); },
       sequence + ".spans[1].end");
   ExpectRefused([](auto* c) { c->mutable_load()->set_digest(""); }, "command.load.digest");
-  ExpectRefused([](auto* c) { c->mutable_prefetch()->set_digest("1"); }, "command.prefetch.digest");
-  ExpectRefused([](auto* c) { c->mutable_drop(); }, "command.drop.digest");
   ExpectRefused(
       [](auto* c) {
         c->mutable_load()->set_digest(DigestToBytes(DigestOf(1)));

@@ -192,6 +192,7 @@ absl::StatusOr<RowResult> RowResultFromProto(const v1::RowResult& in, const std:
 void StepToProto(const StepPlan& in, v1::StepPlan* out) {
   for (const NewSequence& s : in.new_sequences) SequenceToProto(s, out->add_new_sequences());
   for (const PlanRow& row : in.rows) RowToProto(row, out->add_rows());
+  out->set_eager(in.eager);
 }
 
 absl::StatusOr<StepPlan> StepFromProto(const v1::StepPlan& in) {
@@ -211,6 +212,7 @@ absl::StatusOr<StepPlan> StepFromProto(const v1::StepPlan& in) {
                      RowFromProto(in.rows(i), absl::StrCat("command.step.rows[", i, "]")));
     out.rows.push_back(std::move(row));
   }
+  out.eager = in.eager();
   return out;
 }
 

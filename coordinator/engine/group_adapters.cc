@@ -78,7 +78,7 @@ void GroupAdapters::Doom(const Digest& digest) {
   const auto it = entries_.find(digest);
   if (it == entries_.end()) {
     on_disk_.erase(digest);
-    send_(DropAdapter{digest, true});  // a copy may lie on a node's disk
+    send_(DropAdapter{digest, kAllTiers});  // a copy may lie on a node's disk
     return;
   }
   it->second->doomed = true;
@@ -89,7 +89,8 @@ void GroupAdapters::Fetch(Entry& entry) {
   entry.state = Residency::kFetching;
   entry.started = tag_;
   entry.from_disk = on_disk_.contains(entry.digest);
-  pending_[send_(PrefetchAdapter{entry.digest})] = &entry;
+  pending_[send_(PrefetchAdapter{entry.digest, entry.footprint.layout_id, entry.footprint.sharding,
+                                 /*to_host=*/false})] = &entry;
 }
 
 void GroupAdapters::BecomeIdle(Entry& entry) {
@@ -110,7 +111,8 @@ void GroupAdapters::Settle(Entry& entry) {
   }
   if (entry.state == Residency::kResident && entry.doomed) StartLeaving(entry);
   if (entry.state == Residency::kAbsent) {
-    if (entry.doomed && on_disk_.erase(entry.digest) > 0) send_(DropAdapter{entry.digest, true});
+    if (entry.doomed && on_disk_.erase(entry.digest) > 0)
+      send_(DropAdapter{entry.digest, kAllTiers});
     entries_.erase(Digest(entry.digest));  // a copy: the entry goes
   }
 }
@@ -132,7 +134,8 @@ void GroupAdapters::StartLeaving(Entry& entry) {
 
 void GroupAdapters::SendDrop(Entry& entry) {
   entry.drop_sent = true;
-  pending_[send_(DropAdapter{entry.digest, entry.doomed})] = &entry;
+  pending_[send_(DropAdapter{entry.digest, entry.doomed ? kAllTiers : Tiers(Tier::kDevice)})] =
+      &entry;
   if (entry.doomed) on_disk_.erase(entry.digest);
 }
 

@@ -36,8 +36,7 @@ enum class Residency {
 // Engine thread only.
 class GroupAdapters {
  public:
-  using SendFn = std::function<CommandId(
-      std::variant<StepPlan, LoadAdapter, ReleaseSlots, PrefetchAdapter, DropAdapter>)>;
+  using SendFn = std::function<CommandId(decltype(Command::kind))>;
 
   // `has_name`: whether later requests may come for the content.
   GroupAdapters(PageAllocator& pages, SendFn send, std::function<bool(const Digest&)> has_name)

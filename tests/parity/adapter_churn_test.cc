@@ -82,7 +82,7 @@ class AdapterChurnTest : public testing::Test {
     Do(std::move(load));
   }
   void Drop(uint32_t i) {
-    Do(DropAdapter{DigestOf(i), false});
+    Do(DropAdapter{DigestOf(i), Tier::kDevice});
     fs::remove(PathOf(DigestOf(i)));
   }
   // One step with a row of adapter i.

@@ -74,7 +74,9 @@ class RuntimeRank {
     for (uint32_t p = 0; p < layout->num_pages(); ++p) load.pages.push_back(PageId(first_page + p));
     EXPECT_TRUE(Do(load)->outcome.ok());
   }
-  void Drop(const Digest& digest) { EXPECT_TRUE(Do(DropAdapter{digest, false})->outcome.ok()); }
+  void Drop(const Digest& digest) {
+    EXPECT_TRUE(Do(DropAdapter{digest, Tier::kDevice})->outcome.ok());
+  }
 
   // All sequences in one batch, a plan ahead where the model leaves steps running.
   std::vector<Answer> Run(const std::vector<NewSequence>& sequences,

@@ -293,7 +293,7 @@ TEST_P(WorkerGroupTest, CasesInOneBatchBeforeAndAfterEvictAndReload) {
     driver.LoadAll();
     driver.RunProbes();
     for (const auto& [name, blob] : cases_.blobs) {
-      EXPECT_TRUE(driver.Do(DropAdapter{Sha256Of(blob), false}).outcome.ok());
+      EXPECT_TRUE(driver.Do(DropAdapter{Sha256Of(blob), Tier::kDevice}).outcome.ok());
     }
     driver.next_page = 2000;
     driver.LoadAll();

@@ -83,7 +83,8 @@ absl::Status Member::Execute(const Command& command, Answers& answers) {
   }
   Completion completion = *std::move(started);
   const auto* drop = std::get_if<DropAdapter>(&command.kind);
-  if (drop != nullptr && drop->from_disk && prefetcher_ != nullptr && completion.outcome.ok()) {
+  if (drop != nullptr && drop->tiers.has(Tier::kDisk) && prefetcher_ != nullptr &&
+      completion.outcome.ok()) {
     completion.outcome = cache_.Remove(drop->digest);
   }
   std::vector<uint64_t> work_us;

@@ -43,7 +43,7 @@ TEST(Prefetch, NeverDelaysAStep) {
         EXPECT_EQ(c.id.value, 1u);
         EXPECT_TRUE(c.outcome.ok()) << c.outcome;
         EXPECT_EQ(ReadFile(BlobCache(rig.cache).PathOf(Sha256Of(content))), content);
-        s.Send(CommandId(7), kEpoch, DropAdapter{Sha256Of(content), true});
+        s.Send(CommandId(7), kEpoch, DropAdapter{Sha256Of(content), kAllTiers});
         EXPECT_TRUE(s.ReadCompletion().outcome.ok());
         EXPECT_FALSE(std::filesystem::exists(BlobCache(rig.cache).PathOf(Sha256Of(content))));
         s.Leave();
@@ -75,7 +75,7 @@ TEST(Prefetch, D8ALateRankStillFindsTheSharedCopy) {
         s.Send(CommandId(1), kEpoch, PrefetchAdapter{Sha256Of(content)});
         EXPECT_TRUE(s.ReadCompletion().outcome.ok());
         s.Send(CommandId(2), kEpoch, LoadAdapter{Sha256Of(content), 1, {}, {PageId(3)}});
-        s.Send(CommandId(3), kEpoch, DropAdapter{Sha256Of(content), true});
+        s.Send(CommandId(3), kEpoch, DropAdapter{Sha256Of(content), kAllTiers});
         EXPECT_TRUE(s.ReadCompletion().outcome.ok());
         EXPECT_TRUE(s.ReadCompletion().outcome.ok());
         EXPECT_FALSE(std::filesystem::exists(path));

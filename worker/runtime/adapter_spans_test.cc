@@ -77,7 +77,7 @@ TEST_F(AdapterSpansTest, SpanBeyondTheRowNeedsNoAdapterYet) {
 
 TEST_F(AdapterSpansTest, EvictedAndReloadedElsewhere) {
   rank_.Step({{With(0, {{0, 0, {a_}}})}, {Row(0, 0, Prompt(6), Pages({1, 2}))}});
-  rank_.Run(DropAdapter{Sha256Of("a"), false});
+  rank_.Run(DropAdapter{Sha256Of("a"), Tier::kDevice});
   EXPECT_FALSE(rank_.Run(StepPlan{{}, {Row(0, 6, {}, {})}}).outcome.ok());
   rank_.Run(LoadAdapter{Sha256Of("a"), 1, LoraSharding::kReplicated, Pages({50})});
   EXPECT_TRUE(rank_.Run(StepPlan{{}, {Row(0, 6, {}, Pages({40}))}}).outcome.ok());

@@ -158,7 +158,7 @@ TEST(PlanCheck, Loads) {
   rank.model.refused = {1};
   EXPECT_FALSE(load("b", Pages({6})).ok());
   EXPECT_EQ(rank.runtime.num_adapters(), 1u);
-  rank.Run(DropAdapter{Sha256Of("a"), false});
+  rank.Run(DropAdapter{Sha256Of("a"), Tier::kDevice});
   EXPECT_EQ(rank.runtime.num_adapters(), 0u);
   rank.model.refused.clear();
   EXPECT_TRUE(load("b", Pages({4})).ok());  // the page is free again

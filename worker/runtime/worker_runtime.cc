@@ -83,7 +83,8 @@ absl::StatusOr<std::optional<Completion>> WorkerRuntime::Start(const Command& co
   if (const auto* load = std::get_if<LoadAdapter>(&command.kind)) completion.outcome = Load(*load);
   if (const auto* release = std::get_if<ReleaseSlots>(&command.kind)) Release(*release);
   // A prefetch concerns the node's cache only: worker/link.
-  if (const auto* drop = std::get_if<DropAdapter>(&command.kind)) Drop(drop->digest);
+  const auto* drop = std::get_if<DropAdapter>(&command.kind);
+  if (drop != nullptr && drop->tiers.has(Tier::kDevice)) Drop(drop->digest);
   return completion;
 }
 

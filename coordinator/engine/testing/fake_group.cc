@@ -158,7 +158,7 @@ void FakeGroup::Receive(Command command) {
     residents_[load->digest] = {load->pages, load->layout_id, false, false};
   } else if (auto* drop = std::get_if<DropAdapter>(&command.kind)) {
     ++drops;
-    if (drop->from_disk) fetched_.erase(drop->digest);
+    if (drop->tiers.has(Tier::kDisk)) fetched_.erase(drop->digest);
     if (const auto it = residents_.find(drop->digest); it != residents_.end()) {
       it->second.leaving = true;
       for (const PageId page : it->second.pages) {
