@@ -75,7 +75,7 @@ absl::Status CheckLogprobs(const CoordinatorOptions& options, const ModelSpec& s
 }
 
 absl::StatusOr<Model> LoadModel(const CoordinatorOptions& options) {
-  RETURN_IF_ERROR(CheckOptions(options));
+  RETURN_IF_ERROR(CheckAdapterRoot(options.adapter_root));
   Model model;
   ASSIGN_OR_RETURN(model.spec, LoadModelSpec(options.model));
   RETURN_IF_ERROR(CheckLogprobs(options, model.spec));
@@ -145,13 +145,18 @@ absl::Status WritePorts(const std::string& file, int grpc, int metrics) {
 
 }  // namespace
 
+// Outlives the parts: its server takes seconds to stop.
+struct Coordinator::Monitor {
+  Metrics metrics;
+  std::unique_ptr<MetricsServer> server;
+};
+
 // In the order of construction: what comes later uses what comes before.
 struct Coordinator::Parts {
   CoordinatorOptions options;
+  Monitor* monitor;
   Model model;
-  Metrics metrics;
   std::unique_ptr<Registry> registry;
-  std::unique_ptr<MetricsServer> metrics_server;
   std::unique_ptr<Frontend> frontend;
   std::shared_ptr<const EngineMetrics> engine_metrics;
   std::unique_ptr<CoordinatorEngine> engine;
@@ -186,18 +191,18 @@ absl::Status Coordinator::Parts::OpenRegistry() {
                       .loader = MakeAdapterLoader(model.spec, model.served.name,
                                                   static_cast<int>(options.max_lora_rank)),
                       .unix_ms = [] { return absl::ToUnixMillis(absl::Now()); },
-                      .metrics = std::make_shared<RegistryMetrics>(metrics)}));
+                      .metrics = std::make_shared<RegistryMetrics>(monitor->metrics)}));
   return absl::OkStatus();
 }
 
 absl::Status Coordinator::Parts::StartMetrics() {
-  metrics.MakeInfo("build_info", "What runs.",
-                   {{"version", ROOTSTOCK_VERSION},
-                    {"revision", ROOTSTOCK_REVISION},
-                    {"cuda", "none"},
-                    {"nccl", "none"}});
-  ASSIGN_OR_RETURN(metrics_server, MetricsServer::Start(metrics, HostOf(options.listen),
-                                                        static_cast<int>(options.metrics_port)));
+  monitor->metrics.MakeInfo("build_info", "What runs.",
+                            {{"version", ROOTSTOCK_VERSION},
+                             {"revision", ROOTSTOCK_REVISION},
+                             {"cuda", "none"},
+                             {"nccl", "none"}});
+  ASSIGN_OR_RETURN(monitor->server, MetricsServer::Start(monitor->metrics, HostOf(options.listen),
+                                                         static_cast<int>(options.metrics_port)));
   return absl::OkStatus();
 }
 
@@ -205,7 +210,7 @@ void Coordinator::Parts::MakeEngine() {
   const int threads = std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 2, 1, 8);
   frontend = std::make_unique<Frontend>(model.served.name, model.tokenizer, threads);
   const Clock clock = MonotonicClock();
-  engine_metrics = std::make_shared<const EngineMetrics>(metrics);
+  engine_metrics = std::make_shared<const EngineMetrics>(monitor->metrics);
   engine = std::make_unique<CoordinatorEngine>(EngineOptions{
       .model = model.served,
       .limits = {.max_model_len = model.served.max_model_len,
@@ -240,7 +245,7 @@ void Coordinator::Parts::MakeServices() {
           .version = ROOTSTOCK_VERSION,
           .served_model = model.served.name,
           .incarnation = registry->incarnation(),
-          .metrics_address = absl::StrCat(HostOf(options.listen), ":", metrics_server->port()),
+          .metrics_address = absl::StrCat(HostOf(options.listen), ":", monitor->server->port()),
           .num_adapters = [this] { return registry->size(); }},
       engine.get(), request_pool.get());
   groups = std::make_unique<GroupService>(engine.get(),
@@ -283,8 +288,10 @@ void Coordinator::Parts::SetServing(bool now) {
 }
 
 absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Start(const CoordinatorOptions& options) {
+  auto monitor = std::make_unique<Monitor>();
   auto parts = std::make_unique<Parts>();
   parts->options = options;
+  parts->monitor = monitor.get();
   ASSIGN_OR_RETURN(parts->model, LoadModel(options));
   RETURN_IF_ERROR(parts->OpenRegistry());
   RETURN_IF_ERROR(parts->StartMetrics());
@@ -294,15 +301,16 @@ absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Start(const Coordinato
   RETURN_IF_ERROR(parts->Listen());
   const int grpc = parts->server->port();
   if (!options.port_file.empty()) {
-    RETURN_IF_ERROR(WritePorts(options.port_file, grpc, parts->metrics_server->port()));
+    RETURN_IF_ERROR(WritePorts(options.port_file, grpc, monitor->server->port()));
   }
   LogInfo("serving ", parts->model.served.name, " on ", HostOf(options.listen), ":", grpc,
-          ", metrics on port ", parts->metrics_server->port(), ", ", parts->registry->size(),
+          ", metrics on port ", monitor->server->port(), ", ", parts->registry->size(),
           " adapters, incarnation ", parts->registry->incarnation());
-  return std::unique_ptr<Coordinator>(new Coordinator(std::move(parts)));
+  return std::unique_ptr<Coordinator>(new Coordinator(std::move(monitor), std::move(parts)));
 }
 
-Coordinator::Coordinator(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
+Coordinator::Coordinator(std::unique_ptr<Monitor> monitor, std::unique_ptr<Parts> parts)
+    : monitor_(std::move(monitor)), parts_(std::move(parts)) {}
 Coordinator::~Coordinator() = default;
 
 void Coordinator::Drain(absl::Time deadline) {
@@ -315,6 +323,7 @@ void Coordinator::Drain(absl::Time deadline) {
   if (!drained.ok()) LogWarning("drain: ", std::string(drained.message()));
   // Status calls and the last messages of ended requests; the groups' streams end here too.
   parts_->server->Shutdown(absl::Now() + kLastAnswers);
+  parts_.reset();
 }
 
 }  // namespace rootstock

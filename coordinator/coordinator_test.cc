@@ -57,11 +57,9 @@ TEST(Coordinator, G5ABadPreloadIsReportedAndTheOthersAreServed) {
 TEST(Coordinator, AddressesWithoutAPortAreRefusedByName) {
   for (const char* listen : {"nonsense", "0.0.0.0:", ":50051", "host:99999", "host:x"}) {
     CoordinatorOptions options;
-    options.model = kCases + "models/tiny-llama";
+    options.data = "data";
     options.listen = listen;
-    const auto coordinator = Coordinator::Start(options);
-    ASSERT_FALSE(coordinator.ok());
-    EXPECT_EQ(coordinator.status().message(),
+    EXPECT_EQ(CheckOptions(options).message(),
               std::string("listen=") + listen + ": must be HOST:PORT");
   }
 }
@@ -105,15 +103,33 @@ TEST(Coordinator, ABaseUnderTheNameOfAnAdapterIsRefusedAtStart) {
   options.served_model_name = "base";
   EXPECT_EQ(RefusedStart(options), "started");
   options.data.clear();
-  EXPECT_EQ(RefusedStart(options), "data: must name a directory");
+  EXPECT_EQ(CheckOptions(options).message(), "data: must name a directory");
+}
+
+TEST(Coordinator, AfterADrainAnotherOneHasDataAndPort) {
+  const fs::path dir = FreshDirectory("coordinator_drain");
+  CoordinatorOptions options;
+  options.listen = "127.0.0.1:0";
+  options.metrics_port = 0;
+  options.data = dir / "data";
+  options.model = kCases + "models/tiny-llama";
+  options.port_file = dir / "ports";
+  const auto first = Coordinator::Start(options);
+  ASSERT_TRUE(first.ok()) << first.status();
+  std::string word;
+  std::ifstream(options.port_file) >> word >> options.listen;
+  options.listen = "127.0.0.1:" + options.listen;
+  (*first)->Drain(absl::Now());
+  EXPECT_EQ(RefusedStart(options), "started");
 }
 
 TEST(Coordinator, APreloadWithoutNameOrPathIsRefusedAtStart) {
   for (const char* adapter : {"pirate", "=dir/pirate", "pirate="}) {
     CoordinatorOptions options;
-    options.model = kCases + "models/tiny-llama";
     options.adapters = {adapter};
-    EXPECT_EQ(RefusedStart(options), std::string("adapter=") + adapter + ": must be NAME=PATH");
+    options.data = "data";
+    EXPECT_EQ(CheckOptions(options).message(),
+              std::string("adapter=") + adapter + ": must be NAME=PATH");
   }
 }
 

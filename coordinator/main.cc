@@ -1,4 +1,6 @@
 // lora-coordinator: flags, start, and the way out.
+#include <unistd.h>
+
 #include <csignal>
 #include <optional>
 
@@ -37,6 +39,10 @@ int Main(int argc, char** argv) {
   sigaddset(&signals, SIGUSR1);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
 
+  if (const absl::Status usage = CheckOptions(options); !usage.ok()) {
+    LogError(std::string(usage.message()));
+    return 2;
+  }
   const auto coordinator = Coordinator::Start(options);
   if (!coordinator.ok()) {
     LogError(std::string(coordinator.status().message()));
@@ -46,7 +52,7 @@ int Main(int argc, char** argv) {
   LogInfo("draining, at most ", options.drain_timeout, " s; a second signal ends it at once");
   (*coordinator)->Drain(absl::Now() + absl::Seconds(options.drain_timeout));
   LogInfo("drained");
-  return 0;
+  _exit(0);  // the metrics' server would take seconds to stop, its port taken
 }
 
 }  // namespace

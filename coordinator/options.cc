@@ -18,17 +18,6 @@ absl::Status CheckListen(const std::string& listen) {
   return InvalidField(Reason::kConfigInvalid, "listen", listen, "must be HOST:PORT");
 }
 
-// A mistyped root would only show when somebody registers.
-absl::Status CheckAdapterRoot(const std::string& root) {
-  if (root.empty()) return absl::OkStatus();
-  std::error_code error;
-  const auto status = std::filesystem::status(root, error);
-  if (std::filesystem::is_directory(status)) return absl::OkStatus();
-  const bool other = std::filesystem::exists(status);
-  return InvalidField(Reason::kConfigInvalid, "adapter-root", root,
-                      other ? "not a directory" : error.message());
-}
-
 // NAME=PATH; what they name is the registry's to judge.
 absl::Status CheckPreloads(const std::vector<std::string>& adapters) {
   for (const std::string& adapter : adapters) {
@@ -122,10 +111,19 @@ std::vector<FlagSpec> CoordinatorFlags(CoordinatorOptions& o) {
 
 absl::Status CheckOptions(const CoordinatorOptions& options) {
   RETURN_IF_ERROR(CheckListen(options.listen));
-  RETURN_IF_ERROR(CheckAdapterRoot(options.adapter_root));
   RETURN_IF_ERROR(CheckPreloads(options.adapters));
   if (!options.data.empty()) return absl::OkStatus();
   return InvalidField(Reason::kConfigInvalid, "data", "", "must name a directory");
+}
+
+absl::Status CheckAdapterRoot(const std::string& root) {
+  if (root.empty()) return absl::OkStatus();
+  std::error_code error;
+  const auto status = std::filesystem::status(root, error);
+  if (std::filesystem::is_directory(status)) return absl::OkStatus();
+  const bool other = std::filesystem::exists(status);
+  return InvalidField(Reason::kConfigInvalid, "adapter-root", root,
+                      other ? "not a directory" : error.message());
 }
 
 }  // namespace rootstock

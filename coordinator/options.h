@@ -35,8 +35,10 @@ struct CoordinatorOptions {
 std::vector<FlagSpec> CoordinatorFlags(CoordinatorOptions& options);
 
 // What no row of the table can tell: INVALID_ARGUMENT/config_invalid for a `listen` that is not
-// HOST:PORT, an `adapter_root` that is no directory, an `adapters` item that is not NAME=PATH, an
-// empty `data`.
+// HOST:PORT, an `adapters` item that is not NAME=PATH, an empty `data`.
 absl::Status CheckOptions(const CoordinatorOptions& options);
+// The same for an `adapter_root` that is no directory: a mistyped one would only show when somebody
+// registers.
+absl::Status CheckAdapterRoot(const std::string& adapter_root);
 
 }  // namespace rootstock

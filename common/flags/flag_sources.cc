@@ -28,6 +28,25 @@ absl::StatusOr<std::vector<std::string>> YamlTexts(const FlagSpec& flag, const Y
   return texts;
 }
 
+// The last one first, as CLI11 takes them. "--flag=" is split: it would take the next argument for
+// the value that is empty.
+std::vector<std::string> Arguments(const std::vector<FlagSpec>& table, int argc,
+                                   const char* const* argv) {
+  std::vector<std::string> arguments;
+  bool flags = true;
+  for (int i = 1; i < argc; ++i) {
+    const std::string argument = argv[i];
+    flags = flags && argument != "--";
+    const bool empty = flags && std::ranges::any_of(table, [&](const FlagSpec& flag) {
+                         return !IsBool(flag) && argument == absl::StrCat("--", flag.name, "=");
+                       });
+    arguments.push_back(empty ? argument.substr(0, argument.size() - 1) : argument);
+    if (empty) arguments.emplace_back();
+  }
+  std::ranges::reverse(arguments);
+  return arguments;
+}
+
 }  // namespace
 
 absl::StatusOr<CommandLine> ReadCommandLine(const std::vector<FlagSpec>& table, bool words_allowed,
@@ -46,10 +65,11 @@ absl::StatusOr<CommandLine> ReadCommandLine(const std::vector<FlagSpec>& table, 
                                        : app.add_option("--" + flag.name)->allow_extra_args(false);
     if (IsList(flag)) option->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)->expected(1, -1);
     if (IsList(flag)) option->allow_extra_args(false);
+    option->type_name(FlagPlaceholder(flag));  // what a missing value is called
     options[flag.name] = option;
   }
   try {
-    app.parse(argc, const_cast<char**>(argv));
+    app.parse(Arguments(table, argc, argv));
   } catch (const CLI::ParseError& error) {
     return MakeError(absl::StatusCode::kInvalidArgument, Reason::kConfigInvalid, "command line", "",
                      error.what());

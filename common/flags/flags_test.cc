@@ -87,12 +87,26 @@ TEST_F(FlagsTest, FileIsReadAndFlagsWin) {
   EXPECT_THAT(options_.adapter, ElementsAre("c=z"));
 }
 
+TEST_F(FlagsTest, AValueMayBeEmpty) {
+  for (const std::vector<const char*>& empty :
+       {std::vector{"--listen="}, std::vector{"--listen", ""}}) {
+    options_ = {};
+    std::vector<const char*> args = empty;
+    args.insert(args.end(), {"--max-num-seqs", "8"});
+    ASSERT_TRUE(Parse(args).ok());
+    EXPECT_EQ(options_.listen, "");
+    EXPECT_EQ(options_.seqs, 8u);
+  }
+  EXPECT_THAT(Error({"--max-num-seqs="}), HasSubstr("max-num-seqs: not a whole number"));
+}
+
 TEST_F(FlagsTest, ErrorsNameFlagAndValue) {
   EXPECT_THAT(Error({"--max-num-seqs", "many"}), HasSubstr("max-num-seqs=many: not a whole"));
   EXPECT_THAT(Error({"--max-num-seqs", "-3"}), HasSubstr("max-num-seqs=-3: not a whole"));
   EXPECT_THAT(Error({"--max-num-seqs", "0"}), HasSubstr("max-num-seqs=0: must be 1 to 9999"));
   EXPECT_THAT(Error({"--max-num-seqs", "99999999999999"}), HasSubstr("max-num-seqs="));
   EXPECT_THAT(Error({"--drain-timeout", "nan"}), HasSubstr("drain-timeout=nan: not a number"));
+  EXPECT_THAT(Error({"--adapter"}), HasSubstr("--adapter: 1 required NAME=PATH missing"));
   EXPECT_THAT(Error({"--log-level", "loud"}), HasSubstr("log-level=loud: must be one of debug"));
   EXPECT_THAT(Error({"--eager=maybe"}), HasSubstr("maybe"));
   EXPECT_THAT(Error({"--no-such"}), HasSubstr("--no-such"));

@@ -51,7 +51,7 @@ Frontend::~Frontend() {
 absl::Status Frontend::NeedTokenizer(const std::string& field, const std::string& value) const {
   if (has_tokenizer()) return absl::OkStatus();
   return MakeError(absl::StatusCode::kFailedPrecondition, Reason::kNoTokenizer, field, value,
-                   absl::StrCat("model '", model_, "' has no tokenizer: give token ids"));
+                   absl::StrCat("model '", model_, "' has no tokenizer, only token ids"));
 }
 
 absl::StatusOr<std::vector<int32_t>> Frontend::Encode(std::string_view text,

@@ -261,6 +261,9 @@ class Coordinators(unittest.TestCase):
         code, text = self.run_coordinator("--model", MODEL, "--config", config)
         self.assertEqual(code, 2)
         self.assertIn("max-num-sesq=3", text)
+        code, text = self.run_coordinator("--model", MODEL, "--adapter", "pirate")
+        self.assertEqual(code, 2)
+        self.assertIn("adapter=pirate: must be NAME=PATH", text)
 
     def test_models(self):
         code, text = self.run_coordinator("--model", "/no/such/model")

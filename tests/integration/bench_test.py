@@ -44,8 +44,21 @@ class BenchTest(unittest.TestCase):
         done = subprocess.run(
             [rig.BIN / "lora-bench", "step", "--model", rig.CASES / "models/tiny-llama", "--dummy",
              "--case", "2x1"], capture_output=True, text=True, check=False, timeout=60)
-        self.assertEqual(done.returncode, 1)
+        self.assertEqual(done.returncode, 2)
         self.assertIn("case=2x1: wants adapters: --lora-rank, or --adapter DIR", done.stderr)
+
+    def test_operators_want_a_gpu(self):
+        def ops(*flags, **hidden):
+            return subprocess.run([rig.BIN / "lora-bench", "ops", *flags], capture_output=True,
+                                  text=True, check=False, timeout=60,
+                                  env={**rig.ENVIRONMENT, **hidden})
+        none = ops(CUDA_VISIBLE_DEVICES="")
+        self.assertEqual(none.returncode, 1)
+        self.assertRegex(none.stderr, "^lora-bench: ops=cuda: (measures on a GPU, and there is none "
+                         "that can be used: .*; nvidia-smi shows|this build has no CUDA kernels)")
+        wrong = ops("--part", "lora,norms")
+        self.assertEqual(wrong.returncode, 2)
+        self.assertIn("part=lora,norms: must be one of lora, lora-prefill, attention", wrong.stderr)
 
 
 if __name__ == "__main__":

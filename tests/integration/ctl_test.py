@@ -1,6 +1,8 @@
 """loractl as people meet it: what it says, its exit codes, and what becomes of its output."""
 
+import http.client
 import json
+import re
 import signal
 import subprocess
 import unittest
@@ -171,6 +173,26 @@ class Coordinators(unittest.TestCase):
         self.assertIn(f"data={cluster.folder / 'data'}: ", second.text())
         self.assertTrue(cluster.coordinator.running)
         self.assertEqual(cluster.register("a", "ok-plain-qv").code, 0)
+
+    def test_a_restart_as_soon_as_the_drain_is_over(self):
+        cluster = self.enterContext(rig.Cluster(MODEL))
+        cluster.start_group(1)
+        self.assertEqual(cluster.register("a", "ok-plain-qv").code, 0)
+        first, metrics = cluster.coordinator, cluster.ports["metrics"]
+        # A scraper that keeps its connection, which holds up the metrics' server.
+        scraper = http.client.HTTPConnection("127.0.0.1", int(metrics))
+        self.addCleanup(scraper.close)
+        scraper.request("GET", "/metrics")
+        scraper.getresponse().read()
+        first.send(signal.SIGTERM)
+        while not re.search(r" coordinator  drained$", first.text(), re.MULTILINE):
+            pass
+        cluster.metrics_port = metrics
+        cluster.start()
+        self.assertEqual(first.wait(1), 0)
+        self.assertEqual(cluster.ports["metrics"], metrics)
+        cluster.wait_ready()
+        self.assertEqual(cluster.generate("a", [1, 2], 2).code, 0)
 
     def test_a_second_interrupt_ends_a_drain(self):
         # As a shell starts what it puts in the background.

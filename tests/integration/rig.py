@@ -107,6 +107,7 @@ class Cluster:
         self.flags = [*([] if "--max-logprobs" in flags else ["--max-logprobs", "1000"]), *flags]
         self.adapter_root = adapter_root
         self.listen = "127.0.0.1:0"
+        self.metrics_port = 0
         self.groups = {}
         self.coordinator = None
         self.ports = {}
@@ -132,7 +133,7 @@ class Cluster:
         port_file = self.folder / "ports"
         port_file.unlink(missing_ok=True)
         self.coordinator = Process(
-            [BIN / "lora-coordinator", "--listen", self.listen, "--metrics-port", "0",
+            [BIN / "lora-coordinator", "--listen", self.listen, "--metrics-port", self.metrics_port,
              "--port-file", port_file, "--data", self.folder / "data", "--model", self.model,
              "--served-model-name", self.name, "--adapter-root", self.adapter_root, *self.flags],
             self.folder / "coordinator.log")

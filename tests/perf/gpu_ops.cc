@@ -14,8 +14,6 @@ namespace {
 
 namespace cuda = kernels::cuda;
 
-constexpr char kAllParts[][16] = {"lora", "lora-prefill", "attention", "sampler", "norms"};
-
 // FLOP a second of cuBLASLt's first choice.
 double GemmRate(cuda::LtMatmul& lt) {
   constexpr int kSize = 8192, kRepeats = 3;
@@ -30,23 +28,13 @@ absl::Status NoGpu(const std::string& why) {
                    why);
 }
 
-absl::Status CheckParts(const std::vector<std::string>& parts) {
-  for (const std::string& part : parts) {
-    if (std::find(std::begin(kAllParts), std::end(kAllParts), part) != std::end(kAllParts)) {
-      continue;
-    }
-    return InvalidField(Reason::kInvalidArgument, "part", part,
-                        "must be lora, lora-prefill, attention, sampler or norms");
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 absl::StatusOr<std::vector<BenchResult>> RunOpsBench(const OpsBenchOptions& options) {
-  RETURN_IF_ERROR(CheckParts(options.parts));
   if (const cudaError_t error = cudaSetDevice(0); error != cudaSuccess) {
-    return NoGpu(cudaGetErrorString(error));
+    return NoGpu(absl::StrCat(
+        "measures on a GPU, and there is none that can be used: ", cudaGetErrorString(error),
+        "; nvidia-smi shows the driver and what it has"));
   }
   std::string error;
   const std::unique_ptr<cuda::Linear> linear = cuda::MakeLinear(&error);

@@ -8,6 +8,7 @@
 #include <functional>
 #include <string>
 
+#include "common/base/status.h"
 #include "common/flags/commands.h"
 #include "tests/perf/collectives_bench.h"
 #include "tests/perf/gpu_ops.h"
@@ -40,8 +41,8 @@ std::vector<FlagSpec> OpsFlags(BenchFlags& flags) {
   return {
       {.name = "part",
        .target = &flags.ops.parts,
-       .help = "lora, lora-prefill, attention, sampler or norms; may be repeated; none: all",
-       .placeholder = "PART"},
+       .help = "operators to measure; none: all",
+       .allowed = {"lora", "lora-prefill", "attention", "sampler", "norms"}},
   };
 }
 
@@ -139,7 +140,8 @@ int Report(const absl::StatusOr<std::vector<BenchResult>>& results, const BenchF
            const std::string& command_line) {
   if (!results.ok()) {
     std::fprintf(stderr, "lora-bench: %s\n", std::string(results.status().message()).c_str());
-    return 1;
+    const auto detail = GetErrorDetail(results.status());
+    return detail && detail->reason == Reason::kConfigInvalid ? 2 : 1;
   }
   const std::string json = ReportJson(*results, command_line, flags.commit, flags.machine);
   std::fputs(json.c_str(), stdout);
@@ -175,7 +177,8 @@ int Main(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) command_line += std::string(" ") + argv[i];
   BenchFlags flags;
   const ProgramInfo program = {"lora-bench",
-                               "Rootstock's benchmarks; results as JSON on standard output",
+                               "Rootstock's benchmarks; results as JSON on standard output\n"
+                               "exit codes: 0 done, 1 failed, 2 usage",
                                ROOTSTOCK_VERSION};
   return RunCommand(
       program, Flags(flags),

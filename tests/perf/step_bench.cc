@@ -29,7 +29,7 @@ absl::StatusOr<StepCase> ParseCase(const std::string& text) {
       return out;
     }
   }
-  return InvalidField(Reason::kInvalidArgument, "case", text, "must be ROWSxADAPTERS");
+  return InvalidField(Reason::kConfigInvalid, "case", text, "must be ROWSxADAPTERS");
 }
 
 absl::StatusOr<std::vector<int>> ParseLoraRanks(const std::string& text) {
@@ -37,7 +37,7 @@ absl::StatusOr<std::vector<int>> ParseLoraRanks(const std::string& text) {
   for (const absl::string_view part : absl::StrSplit(text, ',', absl::SkipEmpty())) {
     int lora_rank = 0;
     if (!absl::SimpleAtoi(part, &lora_rank) || lora_rank < 1 || lora_rank > 256) {
-      return InvalidField(Reason::kInvalidArgument, "lora-rank", text, "must be 1 to 256 each");
+      return InvalidField(Reason::kConfigInvalid, "lora-rank", text, "must be 1 to 256 each");
     }
     out.push_back(lora_rank);
   }
@@ -64,7 +64,7 @@ absl::StatusOr<std::vector<StepCase>> Cases(const StepBenchOptions& options) {
   const bool none = options.rig.lora_ranks.empty() && options.rig.adapter_dirs.empty();
   for (const StepCase& c : out) {
     if (c.adapters == 0 || !none) continue;
-    return InvalidField(Reason::kInvalidArgument, "case", absl::StrCat(c.rows, "x", c.adapters),
+    return InvalidField(Reason::kConfigInvalid, "case", absl::StrCat(c.rows, "x", c.adapters),
                         "wants adapters: --lora-rank, or --adapter DIR");
   }
   return out;
@@ -163,12 +163,12 @@ absl::StatusOr<std::vector<BenchResult>> ContinuePrompts(StepBenchOptions option
   for (const auto& row : file.is_array() ? file : nlohmann::json::array()) {
     if (row.is_array()) prompts.push_back(row.get<std::vector<int32_t>>());
     if (!row.is_array() || prompts.back().size() != static_cast<size_t>(options.rig.context)) {
-      return InvalidField(Reason::kInvalidArgument, "prompts", options.prompts,
+      return InvalidField(Reason::kConfigInvalid, "prompts", options.prompts,
                           "must hold lists of --context ids");
     }
   }
   if (prompts.empty()) {
-    return InvalidField(Reason::kInvalidArgument, "prompts", options.prompts, "holds no prompt");
+    return InvalidField(Reason::kConfigInvalid, "prompts", options.prompts, "holds no prompt");
   }
   options.rig.rows = static_cast<int>(prompts.size());
   ASSIGN_OR_RETURN(const std::unique_ptr<StepRig> rig, StepRig::Create(options.rig));
@@ -183,7 +183,7 @@ absl::StatusOr<std::vector<BenchResult>> ContinuePrompts(StepBenchOptions option
 absl::StatusOr<std::vector<BenchResult>> RunStepBench(StepBenchOptions options) {
   ASSIGN_OR_RETURN(options.rig.lora_ranks, ParseLoraRanks(options.lora_ranks));
   if (options.rig.steps < 8) {
-    return InvalidField(Reason::kInvalidArgument, "steps", absl::StrCat(options.rig.steps),
+    return InvalidField(Reason::kConfigInvalid, "steps", absl::StrCat(options.rig.steps),
                         "must be at least 8");
   }
   if (!options.prompts.empty()) return ContinuePrompts(options);

@@ -72,8 +72,8 @@ absl::StatusOr<Round> Summarise(const std::vector<Arrivals>& streams, Clock::tim
     end = std::min(end, stream.tokens.back());
   }
   if (begin >= end) {
-    return InvalidField(Reason::kInvalidArgument, "max-tokens", "",
-                        "a stream ended before another began: give more tokens");
+    return MakeError(absl::StatusCode::kFailedPrecondition, Reason::kInvalidArgument, "max-tokens",
+                     "", "a stream ended before another began: give more tokens");
   }
   size_t tokens = 0;
   for (const Arrivals& stream : streams) {
@@ -125,8 +125,8 @@ Medians MedianOf(const std::vector<Round>& rounds) {
 absl::StatusOr<std::vector<BenchResult>> RunStreamBench(const StreamBenchOptions& options) {
   if (options.streams < 1 || options.prompt_tokens < 1 || options.max_tokens < 4 ||
       options.rounds < 1 || options.adapters.empty() || options.last_id < options.first_id) {
-    return InvalidField(Reason::kInvalidArgument, "streams, prompt-tokens, rounds, name, last-id",
-                        "", "must be positive, max-tokens at least 4, last-id at least first-id");
+    return InvalidField(Reason::kConfigInvalid, "streams, prompt-tokens, rounds, name, last-id", "",
+                        "must be positive, max-tokens at least 4, last-id at least first-id");
   }
   const auto stub = v1::Inference::NewStub(
       grpc::CreateChannel(options.address, grpc::InsecureChannelCredentials()));
