@@ -1,0 +1,102 @@
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <span>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "coordinator/adapters/upload_files.h"
+#include "coordinator/adapters/upload_store.h"
+
+namespace rootstock {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::span<const uint8_t> AsBytes(std::string_view text) {
+  return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
+}
+
+}  // namespace
+
+struct UploadStore::Writer::Open {
+  ~Open() {
+    if (fd >= 0) close(fd);
+  }
+  std::string name;
+  int fd = -1;
+  Sha256 hash;  // of what the part holds
+};
+
+UploadStore::Writer::Writer(std::unique_ptr<Lease> lease, fs::path dir, UploadState state)
+    : lease_(std::move(lease)), dir_(std::move(dir)), state_(std::move(state)) {}
+UploadStore::Writer::~Writer() = default;
+
+// What an earlier writer left is hashed again.
+absl::Status UploadStore::Writer::OpenFile(const UploadFile& file) {
+  auto open_file = std::make_unique<Open>();
+  open_file->name = file.name;
+  const fs::path path = PartOf(dir_ / file.name);
+  open_file->fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (open_file->fd < 0) return UploadIoError(path, errno);
+  std::vector<char> buffer(1 << 20);
+  for (uint64_t done = 0; done < file.received;) {
+    const size_t want = std::min<uint64_t>(buffer.size(), file.received - done);
+    const ssize_t n = pread(open_file->fd, buffer.data(), want, static_cast<off_t>(done));
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return UploadIoError(path, n < 0 ? errno : EIO);
+    open_file->hash.Update(AsBytes({buffer.data(), static_cast<size_t>(n)}));
+    done += static_cast<uint64_t>(n);
+  }
+  open_ = std::move(open_file);
+  return absl::OkStatus();
+}
+
+absl::Status UploadStore::Writer::Append(const std::string& name, uint64_t offset,
+                                         std::string_view bytes) {
+  const auto file = std::find_if(state_.files.begin(), state_.files.end(),
+                                 [&](const UploadFile& f) { return f.name == name; });
+  if (file == state_.files.end()) {
+    return InvalidField(Reason::kInvalidArgument, "file", name, "is not part of this upload");
+  }
+  if (offset != file->received) {
+    return MakeError(absl::StatusCode::kFailedPrecondition, Reason::kInvalidArgument, "offset",
+                     absl::StrCat(offset), absl::StrCat(name, " ends at ", file->received));
+  }
+  if (bytes.size() > file->bytes - file->received) {
+    return InvalidField(Reason::kSizeLimit, "file", name,
+                        absl::StrCat("more than the ", file->bytes, " bytes that were announced"));
+  }
+  if (bytes.empty()) return absl::OkStatus();
+  if (open_ == nullptr || open_->name != name) RETURN_IF_ERROR(OpenFile(*file));
+  for (size_t done = 0; done < bytes.size();) {
+    const ssize_t n = pwrite(open_->fd, bytes.data() + done, bytes.size() - done,
+                             static_cast<off_t>(offset + done));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return UploadIoError(dir_ / name, errno);
+    open_->hash.Update(AsBytes(bytes.substr(done, static_cast<size_t>(n))));
+    done += static_cast<size_t>(n);
+    file->received += static_cast<uint64_t>(n);
+  }
+  return file->received == file->bytes ? Complete(*file) : absl::OkStatus();
+}
+
+absl::Status UploadStore::Writer::Complete(UploadFile& file) {
+  const Digest got = open_->hash.Finish();
+  open_.reset();
+  std::error_code error;
+  if (got != file.sha256) {
+    fs::remove(PartOf(dir_ / file.name), error);
+    file.received = 0;
+    return MakeError(absl::StatusCode::kDataLoss, Reason::kDigestMismatch, "file", file.name,
+                     absl::StrCat("came as sha256 ", got.Short(), ", announced was ",
+                                  file.sha256.Short(), "; send it again"));
+  }
+  fs::rename(PartOf(dir_ / file.name), dir_ / file.name, error);
+  return error ? UploadIoError(dir_ / file.name, error.value()) : absl::OkStatus();
+}
+
+}  // namespace rootstock
