@@ -1,0 +1,174 @@
+#include "coordinator/rpc/uploads_service.h"
+
+#include <grpcpp/server_context.h>
+
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "common/base/status.h"
+#include "coordinator/rpc/adapter_message.h"
+#include "coordinator/rpc/status.h"
+#include "rootstock/v1/uploads.grpc.pb.h"
+
+namespace rootstock {
+namespace {
+
+std::string TenantOf(const std::string& tenant) { return tenant.empty() ? "default" : tenant; }
+
+absl::StatusOr<std::vector<UploadFile>> FilesOf(const v1::StartUploadRequest& request) {
+  std::vector<UploadFile> files;
+  for (const v1::UploadFile& file : request.files()) {
+    UploadFile out{file.name(), file.bytes(), {}};
+    if (file.sha256().size() != out.sha256.bytes.size()) {
+      return InvalidField(Reason::kInvalidArgument, "files.sha256", file.name(),
+                          "a sha256 has 32 bytes");
+    }
+    std::memcpy(out.sha256.bytes.data(), file.sha256().data(), out.sha256.bytes.size());
+    files.push_back(std::move(out));
+  }
+  return files;
+}
+
+void Fill(const UploadState& state, v1::Upload* out) {
+  out->set_upload_id(state.id);
+  for (const UploadFile& file : state.files) {
+    v1::UploadFile* wire = out->add_files();
+    wire->set_name(file.name);
+    wire->set_bytes(file.bytes);
+    wire->set_sha256(file.sha256.bytes.data(), file.sha256.bytes.size());
+    wire->set_received(file.received);
+  }
+}
+
+// One Write call: either a read is outstanding or a piece is being written, never both. Deletes
+// itself.
+class WriteCall : public grpc::ServerReadReactor<v1::WriteUploadRequest> {
+ public:
+  WriteCall(grpc::CallbackServerContext* context, v1::Upload* response, UploadStore* uploads,
+            WorkPool* pool)
+      : context_(context), response_(response), uploads_(uploads), pool_(pool) {
+    StartRead(&message_);
+  }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) {
+      End(writer_ == nullptr ? InvalidField(Reason::kInvalidArgument, "upload_id", "",
+                                            "the stream ended before its first message")
+                             : absl::OkStatus());
+    } else if (!pool_->Post([this] { TakePiece(); })) {
+      End(TooBusy(*pool_));
+    }
+  }
+  void OnDone() override { delete this; }
+
+ private:
+  void TakePiece() {
+    const absl::Status status = Append();
+    if (!status.ok()) return End(status);
+    StartRead(&message_);
+  }
+  absl::Status Append() {
+    if (writer_ == nullptr) {
+      ASSIGN_OR_RETURN(writer_, uploads_->Write(TenantOf(message_.tenant()), message_.upload_id()));
+    }
+    if (message_.file().empty() && message_.data().empty()) return absl::OkStatus();
+    return writer_->Append(message_.file(), message_.offset(), message_.data());
+  }
+  void End(const absl::Status& status) {
+    if (writer_ != nullptr) Fill(writer_->state(), response_);
+    writer_.reset();  // before the client hears: its next call may write
+    Finish(ToGrpcStatus(status, context_));
+  }
+
+  grpc::CallbackServerContext* const context_;
+  v1::Upload* const response_;
+  UploadStore* const uploads_;
+  WorkPool* const pool_;
+  v1::WriteUploadRequest message_;
+  std::unique_ptr<UploadStore::Writer> writer_;
+};
+
+}  // namespace
+
+// Thread-safe.
+class UploadsService::Service : public v1::Uploads::CallbackService {
+ public:
+  Service(UploadStore* uploads, Registry* registry, Engine* engine, ModelSpec model, WorkPool* pool,
+          WorkPool* registrations)
+      : uploads_(uploads),
+        registry_(registry),
+        engine_(engine),
+        model_(std::move(model)),
+        pool_(pool),
+        registrations_(registrations) {}
+
+  grpc::ServerUnaryReactor* Start(grpc::CallbackServerContext* context,
+                                  const v1::StartUploadRequest* request,
+                                  v1::Upload* response) override {
+    return RunUnary(context, pool_, [this, request, response]() -> absl::Status {
+      RETURN_IF_ERROR(CheckTenant(TenantOf(request->tenant())));
+      ASSIGN_OR_RETURN(std::vector<UploadFile> files, FilesOf(*request));
+      ASSIGN_OR_RETURN(const UploadState state,
+                       uploads_->Start(TenantOf(request->tenant()), std::move(files)));
+      Fill(state, response);
+      return absl::OkStatus();
+    });
+  }
+
+  grpc::ServerUnaryReactor* Get(grpc::CallbackServerContext* context,
+                                const v1::GetUploadRequest* request,
+                                v1::Upload* response) override {
+    return RunUnary(context, pool_, [this, request, response]() -> absl::Status {
+      ASSIGN_OR_RETURN(const UploadState state,
+                       uploads_->Get(TenantOf(request->tenant()), request->upload_id()));
+      Fill(state, response);
+      return absl::OkStatus();
+    });
+  }
+
+  grpc::ServerReadReactor<v1::WriteUploadRequest>* Write(grpc::CallbackServerContext* context,
+                                                         v1::Upload* response) override {
+    return new WriteCall(context, response, uploads_, pool_);
+  }
+
+  grpc::ServerUnaryReactor* Finish(grpc::CallbackServerContext* context,
+                                   const v1::FinishUploadRequest* request,
+                                   v1::RegisterResponse* response) override {
+    return RunUnary(context, registrations_, [this, request, response]() -> absl::Status {
+      const std::string tenant = TenantOf(request->tenant());
+      return uploads_->Finish(
+          tenant, request->upload_id(), [&](const std::filesystem::path& dir) -> absl::Status {
+            ASSIGN_OR_RETURN(const AdapterEntry entry,
+                             registry_->RegisterDirectory(request->name(), dir, tenant));
+            return AdapterMessages(engine_->Status(), model_)
+                .Fill(entry, registry_->FindDigest(entry.digest), response->mutable_adapter());
+          });
+    });
+  }
+
+  grpc::ServerUnaryReactor* Abort(grpc::CallbackServerContext* context,
+                                  const v1::AbortUploadRequest* request,
+                                  v1::AbortUploadResponse*) override {
+    return RunUnary(context, pool_, [this, request] {
+      return uploads_->Abort(TenantOf(request->tenant()), request->upload_id());
+    });
+  }
+
+ private:
+  UploadStore* const uploads_;
+  Registry* const registry_;
+  Engine* const engine_;
+  const ModelSpec model_;
+  WorkPool* const pool_;
+  WorkPool* const registrations_;
+};
+
+UploadsService::UploadsService(UploadStore* uploads, Registry* registry, Engine* engine,
+                               ModelSpec model, WorkPool* pool, WorkPool* registrations)
+    : service_(std::make_unique<Service>(uploads, registry, engine, std::move(model), pool,
+                                         registrations)) {}
+UploadsService::~UploadsService() = default;
+grpc::Service* UploadsService::service() { return service_.get(); }
+
+}  // namespace rootstock
