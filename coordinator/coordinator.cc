@@ -17,6 +17,7 @@
 #include "coordinator/adapter_loader.h"
 #include "coordinator/adapters/registry.h"
 #include "coordinator/adapters/registry_metrics.h"
+#include "coordinator/adapters/upload_store.h"
 #include "coordinator/cluster/group_service.h"
 #include "coordinator/engine/coordinator_engine.h"
 #include "coordinator/engine/engine_metrics.h"
@@ -25,6 +26,7 @@
 #include "coordinator/rpc/cluster_service.h"
 #include "coordinator/rpc/inference_service.h"
 #include "coordinator/rpc/server.h"
+#include "coordinator/rpc/uploads_service.h"
 #include "coordinator/rpc/work_pool.h"
 #include "coordinator/scheduler/scheduler.h"
 #include "coordinator/tokenizer/tokenizer.h"
@@ -35,6 +37,8 @@ namespace {
 constexpr int kRequestThreads = 2;
 constexpr int kAdminThreads = 2;
 constexpr size_t kMaxWaitingAdmin = 256;
+constexpr int kUploadThreads = 2;
+constexpr size_t kMaxWaitingPieces = 256;  // one a stream
 constexpr int kRegistrationThreads = 2;
 constexpr size_t kMaxWaitingRegistrations = 64;
 constexpr absl::Duration kLastAnswers = absl::Seconds(1);
@@ -157,12 +161,14 @@ struct Coordinator::Parts {
   Monitor* monitor;
   Model model;
   std::unique_ptr<Registry> registry;
+  std::unique_ptr<UploadStore> upload_store;
   std::unique_ptr<Frontend> frontend;
   std::shared_ptr<const EngineMetrics> engine_metrics;
   std::unique_ptr<CoordinatorEngine> engine;
-  std::unique_ptr<WorkPool> request_pool, admin_pool, registrations;
+  std::unique_ptr<WorkPool> request_pool, admin_pool, upload_pool, registrations;
   std::unique_ptr<InferenceService> inference;
   std::unique_ptr<AdaptersService> adapters;
+  std::unique_ptr<UploadsService> uploads;
   std::unique_ptr<ClusterService> cluster;
   std::unique_ptr<GroupService> groups;
   std::unique_ptr<BlobService> blobs;
@@ -192,7 +198,11 @@ absl::Status Coordinator::Parts::OpenRegistry() {
                                                   static_cast<int>(options.max_lora_rank)),
                       .unix_ms = [] { return absl::ToUnixMillis(absl::Now()); },
                       .metrics = std::make_shared<RegistryMetrics>(monitor->metrics)}));
-  return absl::OkStatus();
+  upload_store = std::make_unique<UploadStore>(
+      std::filesystem::path(options.data) / "uploads",
+      UploadLimits{.max_weights_bytes = static_cast<uint64_t>(options.max_adapter_bytes),
+                   .max_bytes = static_cast<uint64_t>(options.max_upload_bytes)});
+  return upload_store->Open();
 }
 
 absl::Status Coordinator::Parts::StartMetrics() {
@@ -233,6 +243,7 @@ void Coordinator::Parts::MakeEngine() {
 void Coordinator::Parts::MakeServices() {
   request_pool = std::make_unique<WorkPool>(kRequestThreads, options.max_queue);
   admin_pool = std::make_unique<WorkPool>(kAdminThreads, kMaxWaitingAdmin);
+  upload_pool = std::make_unique<WorkPool>(kUploadThreads, kMaxWaitingPieces, "uploads");
   registrations =
       std::make_unique<WorkPool>(kRegistrationThreads, kMaxWaitingRegistrations, "registrations");
   inference = std::make_unique<InferenceService>(
@@ -240,6 +251,8 @@ void Coordinator::Parts::MakeServices() {
       StreamMetrics{engine_metrics->stream_backpressure_seconds, MonotonicClock()});
   adapters = std::make_unique<AdaptersService>(registry.get(), engine.get(), model.spec,
                                                admin_pool.get(), registrations.get());
+  uploads = std::make_unique<UploadsService>(upload_store.get(), registry.get(), engine.get(),
+                                             model.spec, upload_pool.get(), registrations.get());
   cluster = std::make_unique<ClusterService>(
       ClusterFacts{
           .version = ROOTSTOCK_VERSION,
@@ -274,7 +287,7 @@ absl::Status Coordinator::Parts::Listen() {
   ASSIGN_OR_RETURN(
       auto started,
       RpcServer::Start(options.listen, {inference->service(), adapters->service(),
-                                        cluster->service(), groups->service(), blobs->service()}));
+                                        uploads->service(), cluster->service(), groups->service(), blobs->service()}));
   std::lock_guard lock(serving_mutex);
   server = std::move(started);
   server->SetServing(serving);

@@ -17,6 +17,8 @@ struct CoordinatorOptions {
   std::string served_model_name;      // empty: the model directory's name
   std::string adapter_root;           // empty: clients can't register by path
   std::vector<std::string> adapters;  // NAME=PATH
+  int64_t max_adapter_bytes = int64_t{4} << 30;
+  int64_t max_upload_bytes = int64_t{16} << 30;
   uint32_t max_model_len = 0;         // 0: the model's
   uint32_t max_num_seqs = 64;
   uint32_t max_num_batched_tokens = 2048;

@@ -11,6 +11,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr size_t kMaxNameBytes = 63;
+constexpr size_t kMaxTenantBytes = 63;
 constexpr int kMaxFiles = 1000;
 
 bool IsInside(const fs::path& root, const fs::path& path) {
@@ -32,6 +33,11 @@ absl::Status CheckAdapterName(const std::string& name) {
   if (good) return absl::OkStatus();
   return InvalidField(Reason::kInvalidArgument, "name", name,
                       "must match [a-z0-9][a-z0-9._-]{0,62} (adapter names)");
+}
+
+absl::Status CheckTenant(const std::string& tenant) {
+  if (!tenant.empty() && tenant.size() <= kMaxTenantBytes) return absl::OkStatus();
+  return InvalidField(Reason::kInvalidArgument, "tenant", tenant, "1 to 63 bytes");
 }
 
 absl::StatusOr<fs::path> ResolveAdapterPath(const fs::path& root, const std::string& path) {

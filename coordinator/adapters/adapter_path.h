@@ -10,6 +10,8 @@ namespace rootstock {
 
 // [a-z0-9][a-z0-9._-]{0,62}
 absl::Status CheckAdapterName(const std::string& name);
+// 1 to 63 bytes.
+absl::Status CheckTenant(const std::string& tenant);
 
 // The directory under `root` that `path` names, relative to it or absolute. path_invalid for
 // "..", what lies elsewhere or does not exist, and what leads out of the root through a symlink,

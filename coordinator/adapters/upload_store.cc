@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
+#include "coordinator/adapters/adapter_path.h"
 #include "coordinator/adapters/upload_files.h"
 
 namespace rootstock {
@@ -147,6 +148,7 @@ absl::Status UploadStore::CheckFiles(const std::vector<UploadFile>& files) const
 
 absl::StatusOr<UploadState> UploadStore::Start(const std::string& tenant,
                                                std::vector<UploadFile> files) {
+  RETURN_IF_ERROR(CheckTenant(tenant));
   RETURN_IF_ERROR(CheckFiles(files));
   std::sort(files.begin(), files.end(),
             [](const UploadFile& a, const UploadFile& b) { return a.name < b.name; });

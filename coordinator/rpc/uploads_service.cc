@@ -107,7 +107,6 @@ class UploadsService::Service : public v1::Uploads::CallbackService {
                                   const v1::StartUploadRequest* request,
                                   v1::Upload* response) override {
     return RunUnary(context, pool_, [this, request, response]() -> absl::Status {
-      RETURN_IF_ERROR(CheckTenant(TenantOf(request->tenant())));
       ASSIGN_OR_RETURN(std::vector<UploadFile> files, FilesOf(*request));
       ASSIGN_OR_RETURN(const UploadState state,
                        uploads_->Start(TenantOf(request->tenant()), std::move(files)));
