@@ -284,10 +284,10 @@ void Coordinator::Parts::Preload() {
 }
 
 absl::Status Coordinator::Parts::Listen() {
-  ASSIGN_OR_RETURN(
-      auto started,
-      RpcServer::Start(options.listen, {inference->service(), adapters->service(),
-                                        uploads->service(), cluster->service(), groups->service(), blobs->service()}));
+  ASSIGN_OR_RETURN(auto started,
+                   RpcServer::Start(options.listen,
+                                    {inference->service(), adapters->service(), uploads->service(),
+                                     cluster->service(), groups->service(), blobs->service()}));
   std::lock_guard lock(serving_mutex);
   server = std::move(started);
   server->SetServing(serving);

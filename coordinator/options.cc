@@ -1,6 +1,8 @@
 #include "coordinator/options.h"
 
 #include <filesystem>
+#include <iterator>
+#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "common/base/status.h"
@@ -29,28 +31,8 @@ absl::Status CheckPreloads(const std::vector<std::string>& adapters) {
   return absl::OkStatus();
 }
 
-}  // namespace
-
-std::vector<FlagSpec> CoordinatorFlags(CoordinatorOptions& o) {
+std::vector<FlagSpec> AdapterFlags(CoordinatorOptions& o) {
   return {
-      {.name = "listen",
-       .target = &o.listen,
-       .help = "gRPC; port 0: any",
-       .placeholder = "HOST:PORT"},
-      {.name = "data",
-       .target = &o.data,
-       .help = "registry and adapter content",
-       .placeholder = "DIR",
-       .required = true},
-      {.name = "model",
-       .target = &o.model,
-       .help = "base model; its config and tokenizer are read",
-       .placeholder = "DIR",
-       .required = true},
-      {.name = "served-model-name",
-       .target = &o.served_model_name,
-       .help = "default: the directory's name",
-       .placeholder = "NAME"},
       {.name = "adapter-root",
        .target = &o.adapter_root,
        .help = "clients register PEFT directories under it",
@@ -67,6 +49,20 @@ std::vector<FlagSpec> CoordinatorFlags(CoordinatorOptions& o) {
        .target = &o.max_upload_bytes,
        .help = "of all unfinished uploads",
        .min = 1},
+      {.name = "max-lora-rank",
+       .target = &o.max_lora_rank,
+       .help = "larger adapters are refused; pads nothing",
+       .min = 1,
+       .max = 256},
+      {.name = "lora-sharding",
+       .target = &o.lora_sharding,
+       .help = "of adapters on a group's ranks; auto: by rank, ranks and free pages",
+       .allowed = {"replicated", "fully-sharded", "auto"}},
+  };
+}
+
+std::vector<FlagSpec> LimitFlags(CoordinatorOptions& o) {
+  return {
       {.name = "max-model-len", .target = &o.max_model_len, .help = "tokens; 0: the model's"},
       {.name = "max-num-seqs",
        .target = &o.max_num_seqs,
@@ -82,19 +78,15 @@ std::vector<FlagSpec> CoordinatorFlags(CoordinatorOptions& o) {
        .target = &o.max_logprobs,
        .help = "top entries a token",
        .max = 1000000},
-      {.name = "max-lora-rank",
-       .target = &o.max_lora_rank,
-       .help = "larger adapters are refused; pads nothing",
-       .min = 1,
-       .max = 256},
-      {.name = "lora-sharding",
-       .target = &o.lora_sharding,
-       .help = "of adapters on a group's ranks; auto: by rank, ranks and free pages",
-       .allowed = {"replicated", "fully-sharded", "auto"}},
       {.name = "max-queue",
        .target = &o.max_queue,
        .help = "requests that wait; more are shed",
        .min = 1},
+  };
+}
+
+std::vector<FlagSpec> OperationFlags(CoordinatorOptions& o) {
+  return {
       {.name = "metrics-port", .target = &o.metrics_port, .help = "0: any", .max = 65535},
       {.name = "port-file",
        .target = &o.port_file,
@@ -115,6 +107,35 @@ std::vector<FlagSpec> CoordinatorFlags(CoordinatorOptions& o) {
        .help = "to stderr",
        .allowed = {"debug", "info", "warning", "error"}},
   };
+}
+
+}  // namespace
+
+std::vector<FlagSpec> CoordinatorFlags(CoordinatorOptions& o) {
+  std::vector<FlagSpec> flags = {
+      {.name = "listen",
+       .target = &o.listen,
+       .help = "gRPC; port 0: any",
+       .placeholder = "HOST:PORT"},
+      {.name = "data",
+       .target = &o.data,
+       .help = "registry and adapter content",
+       .placeholder = "DIR",
+       .required = true},
+      {.name = "model",
+       .target = &o.model,
+       .help = "base model; its config and tokenizer are read",
+       .placeholder = "DIR",
+       .required = true},
+      {.name = "served-model-name",
+       .target = &o.served_model_name,
+       .help = "default: the directory's name",
+       .placeholder = "NAME"},
+  };
+  for (auto group : {AdapterFlags(o), LimitFlags(o), OperationFlags(o)}) {
+    std::move(group.begin(), group.end(), std::back_inserter(flags));
+  }
+  return flags;
 }
 
 absl::Status CheckOptions(const CoordinatorOptions& options) {

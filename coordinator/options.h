@@ -19,7 +19,7 @@ struct CoordinatorOptions {
   std::vector<std::string> adapters;  // NAME=PATH
   int64_t max_adapter_bytes = int64_t{4} << 30;
   int64_t max_upload_bytes = int64_t{16} << 30;
-  uint32_t max_model_len = 0;         // 0: the model's
+  uint32_t max_model_len = 0;  // 0: the model's
   uint32_t max_num_seqs = 64;
   uint32_t max_num_batched_tokens = 2048;
   uint32_t max_logprobs = 20;

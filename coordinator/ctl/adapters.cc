@@ -4,6 +4,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "coordinator/ctl/commands.h"
+#include "coordinator/ctl/registered.h"
 #include "rootstock/v1/adapters.grpc.pb.h"
 
 namespace rootstock {
@@ -56,6 +57,19 @@ std::unique_ptr<v1::Adapters::Stub> Stub(const ClientOptions& options) {
 
 }  // namespace
 
+void PrintRegistered(const ClientOptions& options, const v1::Adapter& adapter) {
+  if (options.json) {
+    PrintJson(adapter);
+    return;
+  }
+  const v1::Receipt& receipt = adapter.receipt();
+  std::printf("%s registered: %d modules, digest %.12s\n", adapter.name().c_str(),
+              receipt.modules_size(), adapter.digest().c_str());
+  if (!receipt.base_name_warning().empty()) {
+    std::printf("warning: %s\n", receipt.base_name_warning().c_str());
+  }
+}
+
 int AddAdapter(const ClientOptions& options, const std::string& name, const std::string& path) {
   grpc::ClientContext context;
   SetDeadline(options, context);
@@ -66,16 +80,7 @@ int AddAdapter(const ClientOptions& options, const std::string& name, const std:
   v1::RegisterResponse response;
   const grpc::Status status = Stub(options)->Register(&context, request, &response);
   if (!status.ok()) return Fail(options, status, context);
-  if (options.json) {
-    PrintJson(response.adapter());
-    return kExitOk;
-  }
-  const v1::Receipt& receipt = response.adapter().receipt();
-  std::printf("%s registered: %d modules, digest %.12s\n", name.c_str(), receipt.modules_size(),
-              response.adapter().digest().c_str());
-  if (!receipt.base_name_warning().empty()) {
-    std::printf("warning: %s\n", receipt.base_name_warning().c_str());
-  }
+  PrintRegistered(options, response.adapter());
   return kExitOk;
 }
 

@@ -41,6 +41,10 @@ void AddAdapterCommands(CommandLineValues& v, std::vector<CommandSpec>& out) {
                  .help = "register a PEFT directory under the coordinator's --adapter-root",
                  .arguments = {Argument("NAME", &v.name), Argument("PATH", &v.path)},
                  .run = [&v] { return AddAdapter(v.client, v.name, v.path); }});
+  out.push_back({.name = "adapter upload",
+                 .help = "send a local PEFT directory and register it; resumes",
+                 .arguments = {Argument("NAME", &v.name), Argument("DIR", &v.path)},
+                 .run = [&v] { return UploadAdapter(v.client, v.name, v.path); }});
   out.push_back({.name = "adapter show",
                  .help = "what was understood of it, and where it is",
                  .arguments = {Argument("NAME", &v.name)},

@@ -22,10 +22,10 @@ class UploadsServiceTest : public ::testing::Test {
   void SetUp() override {
     root_ = std::filesystem::path(::testing::TempDir()) / "uploads_service_test";
     std::filesystem::remove_all(root_);
-    registry_ = *Registry::Open({.data_dir = root_ / "data",
-                                 .base_name = "base",
-                                 .loader = LoadWeightsFile,
-                                 .unix_ms = [] { return int64_t{1000}; }});
+    registry_ = *Registry::Open(
+        {.data_dir = root_ / "data", .base_name = "base", .loader = LoadWeightsFile, .unix_ms = [] {
+           return int64_t{1000};
+         }});
     uploads_ = std::make_unique<UploadStore>(root_ / "uploads", UploadLimits{});
     ASSERT_TRUE(uploads_->Open().ok());
     const auto model = LoadModelSpec(ROOTSTOCK_SOURCE_DIR "/tests/cases/models/tiny-llama");
@@ -115,9 +115,9 @@ TEST_F(UploadsServiceTest, RegistersWhatCame) {
   v1::Upload upload;
   ASSERT_TRUE(Start("weights", &upload).ok());
   v1::Upload written;
-  const grpc::Status status = Write(
-      upload.upload_id(), {{kConfig, 0, "{}"}, {kWeights, 0, "wei"}, {kWeights, 3, "ghts"}},
-      &written);
+  const grpc::Status status =
+      Write(upload.upload_id(), {{kConfig, 0, "{}"}, {kWeights, 0, "wei"}, {kWeights, 3, "ghts"}},
+            &written);
   ASSERT_TRUE(status.ok()) << status.error_message();
   EXPECT_EQ(written.files(1).received(), 7u);
   v1::Adapter adapter;

@@ -1,0 +1,154 @@
+// loractl adapter upload: a local PEFT directory, piece by piece.
+#include <grpcpp/client_context.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/digest.h"
+#include "coordinator/ctl/commands.h"
+#include "coordinator/ctl/registered.h"
+#include "rootstock/v1/uploads.grpc.pb.h"
+
+namespace rootstock {
+namespace {
+
+constexpr size_t kPieceBytes = 512 << 10;
+constexpr const char* kFiles[] = {"adapter_config.json", "adapter_model.safetensors"};
+
+// On a terminal, one line that is written over.
+class Progress {
+ public:
+  explicit Progress(uint64_t total) : total_(total), shown_(isatty(STDERR_FILENO) == 1) {}
+  ~Progress() {
+    if (percent_ >= 0) std::fputc('\n', stderr);
+  }
+  void At(uint64_t done) {
+    const int percent = static_cast<int>(100 * done / total_);
+    if (!shown_ || percent == percent_) return;
+    percent_ = percent;
+    std::fprintf(stderr, "\rupload %3d %% of %.1f MB", percent, static_cast<double>(total_) / 1e6);
+  }
+
+ private:
+  const uint64_t total_;
+  const bool shown_;
+  int percent_ = -1;
+};
+
+// Nothing, and a line on stderr, for a file that can't be read.
+std::optional<v1::UploadFile> Describe(const std::string& directory, const std::string& name) {
+  const std::string path = directory + "/" + name;
+  std::ifstream in(path, std::ios::binary);
+  v1::UploadFile file;
+  Sha256 hash;
+  std::string buffer(1 << 20, '\0');
+  uint64_t bytes = 0;
+  while (in) {
+    in.read(buffer.data(), static_cast<std::streamsize>(buffer.size()));
+    const auto n = static_cast<size_t>(in.gcount());
+    hash.Update(std::span(reinterpret_cast<const uint8_t*>(buffer.data()), n));
+    bytes += n;
+  }
+  if (!in.eof()) {
+    std::fprintf(stderr, "loractl: path=%s: can't be read\n", path.c_str());
+    return std::nullopt;
+  }
+  const Digest digest = hash.Finish();
+  file.set_name(name);
+  file.set_bytes(bytes);
+  file.set_sha256(digest.bytes.data(), digest.bytes.size());
+  return file;
+}
+
+// Sends what has not been received; false when the stream or the file ended early.
+bool SendFile(grpc::ClientWriter<v1::WriteUploadRequest>& stream, v1::WriteUploadRequest& message,
+              const std::string& path, const v1::UploadFile& file, uint64_t& done,
+              Progress& progress) {
+  std::ifstream in(path, std::ios::binary);
+  in.seekg(static_cast<std::streamoff>(file.received()));
+  message.set_file(file.name());
+  for (uint64_t at = file.received(); at < file.bytes();) {
+    std::string* data = message.mutable_data();
+    data->resize(std::min<uint64_t>(kPieceBytes, file.bytes() - at));
+    if (!in.read(data->data(), static_cast<std::streamsize>(data->size()))) return false;
+    message.set_offset(at);
+    if (!stream.Write(message)) return false;
+    message.clear_upload_id();
+    message.clear_tenant();
+    at += data->size();
+    done += data->size();
+    progress.At(done);
+  }
+  return true;
+}
+
+// Exit code of the Write; `context` is its own.
+grpc::Status SendAll(v1::Uploads::Stub& stub, grpc::ClientContext& context,
+                     const std::string& tenant, const std::string& directory,
+                     const v1::Upload& upload) {
+  uint64_t total = 0;
+  uint64_t done = 0;
+  for (const v1::UploadFile& file : upload.files()) {
+    total += file.bytes();
+    done += file.received();
+  }
+  if (done > 0) {
+    std::fprintf(stderr, "going on with an upload that has %llu of %llu bytes\n",
+                 static_cast<unsigned long long>(done), static_cast<unsigned long long>(total));
+  }
+  if (done == total) return grpc::Status::OK;
+  v1::Upload written;
+  const auto stream = stub.Write(&context, &written);
+  v1::WriteUploadRequest message;
+  message.set_upload_id(upload.upload_id());
+  message.set_tenant(tenant);
+  {
+    Progress progress(total);
+    for (const v1::UploadFile& file : upload.files()) {
+      if (!SendFile(*stream, message, directory + "/" + file.name(), file, done, progress)) break;
+    }
+  }
+  stream->WritesDone();
+  return stream->Finish();
+}
+
+}  // namespace
+
+int UploadAdapter(const ClientOptions& options, const std::string& name,
+                  const std::string& directory) {
+  v1::StartUploadRequest start;
+  start.set_tenant(options.tenant);
+  for (const char* file : kFiles) {
+    std::optional<v1::UploadFile> described = Describe(directory, file);
+    if (!described) return kExitUsage;
+    *start.add_files() = *std::move(described);
+  }
+  const auto stub = v1::Uploads::NewStub(Connect(options));
+  v1::Upload upload;
+  grpc::ClientContext starting;
+  SetDeadline(options, starting);
+  grpc::Status status = stub->Start(&starting, start, &upload);
+  if (!status.ok()) return Fail(options, status, starting);
+  grpc::ClientContext writing;
+  SetDeadline(options, writing);
+  status = SendAll(*stub, writing, options.tenant, directory, upload);
+  if (!status.ok()) return Fail(options, status, writing);
+  v1::FinishUploadRequest finish;
+  finish.set_tenant(options.tenant);
+  finish.set_upload_id(upload.upload_id());
+  finish.set_name(name);
+  grpc::ClientContext finishing;
+  SetDeadline(options, finishing);
+  v1::RegisterResponse response;
+  status = stub->Finish(&finishing, finish, &response);
+  if (!status.ok()) return Fail(options, status, finishing);
+  PrintRegistered(options, response.adapter());
+  return kExitOk;
+}
+
+}  // namespace rootstock
