@@ -84,10 +84,11 @@ absl::StatusOr<int> Serve(const WorkerOptions& options, GroupBus& bus, Metrics& 
   // Steps on GPUs leave the host idle: it waits beside the watchdog of their collectives.
   if (plan->cuda) bus.set_patience(patience, on_loss);
   const std::filesystem::path cache = std::filesystem::path(options.cache_dir) / "adapters";
-  auto model =
-      LoadedModel::Create(plan->source, plan->spec, plan->tp, *std::move(backend), group.geometry,
-                          **communicator, [&cache](const Digest& d) { return cache / d.Hex(); });
-  RETURN_IF_ERROR(bus.Agree(model.status()));
+  const LoadPeers peers{node.tp_ranks, [&bus] { return bus.Meet(absl::OkStatus()); }};
+  auto model = LoadedModel::Create(
+      plan->source, plan->spec, plan->tp, *std::move(backend), group.geometry, **communicator,
+      [&cache](const Digest& d) { return cache / d.Hex(); }, peers);
+  RETURN_IF_ERROR(bus.Meet(model.status()));
   LogInfo("ready: tp_rank ", bus.tp_rank(), " of ", bus.tp_size(), " on ", device, ", ", threads,
           " threads, ", DTypeName(plan->source.dtype), " weights, ",
           group.geometry.num_pages == 0 ? "as many as fit" : absl::StrCat(group.geometry.num_pages),

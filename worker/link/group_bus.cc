@@ -101,6 +101,11 @@ absl::Status GroupBus::Agree(const absl::Status& mine) {
   return Agree(mine, 0, numbers);
 }
 
+absl::Status GroupBus::Meet(const absl::Status& mine) {
+  if (met_.ok()) met_ = Agree(mine);
+  return met_;
+}
+
 absl::Status GroupBus::Agree(const absl::Status& mine, uint64_t number,
                              std::vector<uint64_t>& numbers, bool at_once) {
   numbers.assign(tp_size_, number);

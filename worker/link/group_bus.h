@@ -52,6 +52,11 @@ class GroupBus {
   // late, so that patience holds.
   absl::Status Agree(const absl::Status& mine, uint64_t number, std::vector<uint64_t>& numbers,
                      bool at_once = false);
+  // The same, for work in which the ranks meet now and then and which an error of one ends for all:
+  // an error that they agreed on is every later meeting's, without asking. So a rank that fails
+  // goes to the last meeting at once, which is the others' next, and nobody waits for it at a later
+  // one.
+  absl::Status Meet(const absl::Status& mine);
   // How long a rank waits for one that has no reason to be late, before it takes it for lost and
   // calls on_loss, which ends the process; without it, for ever.
   void set_patience(std::chrono::milliseconds patience,
@@ -74,6 +79,7 @@ class GroupBus {
   MPI_Comm status_ = MPI_COMM_NULL;
   int tp_rank_ = 0;
   int tp_size_ = 1;
+  absl::Status met_;
   std::optional<std::chrono::milliseconds> patience_;
   std::function<void(const std::string& why)> on_loss_;
 };

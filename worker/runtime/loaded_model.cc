@@ -33,8 +33,9 @@ std::function<void(uint64_t, uint64_t)> LogProgress() {
 
 absl::StatusOr<std::unique_ptr<ModelWeights>> LoadWeights(const ModelSource& source,
                                                           const ModelSpec& spec, const TpPlan& tp,
-                                                          int tp_rank, Device& device) {
-  const LoadOptions options{source.dtype, LogProgress()};
+                                                          int tp_rank, Device& device,
+                                                          const LoadPeers& peers) {
+  const LoadOptions options{source.dtype, LogProgress(), peers};
   if (source.dummy) return ModelWeights::Dummy(spec, tp, tp_rank, device, kDummySeed, options);
   return ModelWeights::Load(source.dir, spec, tp, tp_rank, device, options);
 }
@@ -90,14 +91,16 @@ absl::StatusOr<Digest> FingerprintOf(const ModelSource& source, const ModelSpec&
 
 absl::StatusOr<std::unique_ptr<LoadedModel>> LoadedModel::Create(
     const ModelSource& source, const ModelSpec& spec, const TpPlan& tp, Backend backend,
-    const PageGeometry& geometry, Communicator& communicator, PathOf path_of) {
+    const PageGeometry& geometry, Communicator& communicator, PathOf path_of,
+    const LoadPeers& peers) {
   const int tp_rank = communicator.rank();
   std::unique_ptr<LoadedModel> out(new LoadedModel(spec, tp, tp_rank, std::move(backend)));
   out->info_ = {spec.vocab_size, spec.max_position, out->backend_.compute_type, geometry};
   out->path_of_ = std::move(path_of);
   out->communicator_ = &communicator;
   ASSIGN_OR_RETURN(out->free_at_start_, out->backend_.device->FreeBytes());
-  ASSIGN_OR_RETURN(out->weights_, LoadWeights(source, spec, tp, tp_rank, *out->backend_.device));
+  ASSIGN_OR_RETURN(out->weights_,
+                   LoadWeights(source, spec, tp, tp_rank, *out->backend_.device, peers));
   if (geometry.num_pages > 0) RETURN_IF_ERROR(out->MakePages());
   return out;
 }

@@ -33,10 +33,12 @@ class LoadedModel : public StepModel {
   using PathOf = std::function<std::filesystem::path(const Digest&)>;
 
   // Reads this tp_rank's slices, with progress in the log. `communicator` is borrowed.
+  // `peers` as LoadOptions has them.
   // geometry.num_pages 0: the first Prepare makes as many pages as fit beside all that it takes.
   static absl::StatusOr<std::unique_ptr<LoadedModel>> Create(
       const ModelSource& source, const ModelSpec& spec, const TpPlan& tp, Backend backend,
-      const PageGeometry& geometry, Communicator& communicator, PathOf path_of);
+      const PageGeometry& geometry, Communicator& communicator, PathOf path_of,
+      const LoadPeers& peers = {});
 
   const StepModelInfo& info() const override { return info_; }
   absl::Status Prepare(const ModelLimits& limits, int max_logprobs) override;

@@ -28,6 +28,7 @@ class DummySource : public WeightSource {
   }
   size_t ElementBytes(const TensorShape&) const override { return DTypeBytes(DType::kBF16); }
 
+  void Prefetch(const TensorShape&, Range, Range) override {}
   void Read(const TensorShape& tensor, Range rows, Range cols, DType to, void* out) override {
     const Digest digest = Sha256Of(tensor.name);
     uint64_t key;

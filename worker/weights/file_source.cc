@@ -80,12 +80,13 @@ class FileSource : public WeightSource {
     return DTypeBytes(files_.Find(tensor.name)->dtype);
   }
 
+  void Prefetch(const TensorShape& tensor, Range rows, Range cols) override {
+    FetchRows(PartOf(*files_.Find(tensor.name), tensor, rows, cols));
+  }
+
   void Read(const TensorShape& tensor, Range rows, Range cols, DType to, void* out) override {
     const TensorView* view = files_.Find(tensor.name);
-    const size_t bytes = DTypeBytes(view->dtype);
-    MappedRows left{
-        view->bytes.data() + (size_t{1} * rows.begin * tensor.cols + cols.begin) * bytes,
-        size_t{1} * rows.size(), cols.size() * bytes, tensor.cols * bytes};
+    MappedRows left = PartOf(*view, tensor, rows, cols);
     const size_t rows_at_once = std::max<size_t>(1, kBlockBytes / std::max<size_t>(1, left.width));
     const auto take = [&] {
       MappedRows block = left;
@@ -121,6 +122,13 @@ class FileSource : public WeightSource {
   }
 
  private:
+  static MappedRows PartOf(const TensorView& view, const TensorShape& tensor, Range rows,
+                           Range cols) {
+    const size_t bytes = DTypeBytes(view.dtype);
+    return {view.bytes.data() + (size_t{1} * rows.begin * tensor.cols + cols.begin) * bytes,
+            size_t{1} * rows.size(), cols.size() * bytes, tensor.cols * bytes};
+  }
+
   void FetchRows(const MappedRows& part) const {
     if (use_ == FileUse::kParts) Fetch(part);
   }

@@ -29,10 +29,22 @@ struct LayerWeights {
   const float* k_norm = nullptr;      // [head_dim]; null: none
 };
 
+// The loads of a group that run at the same time. Those on one host share its page cache: of the
+// pages that several of them need each brings a part, between two meetings, and all find them there
+// after the second.
+struct LoadPeers {
+  std::vector<int> on_host;  // tp_ranks, ascending; the loading one among them
+  // Returns once every tp_rank of the group has called it as often: at a layer's begin, of every
+  // one or of every few. An error when one of them has failed and comes no more: the load ends.
+  std::function<absl::Status()> meet;
+};
+
 struct LoadOptions {
   DType dtype = DType::kBF16;  // storage of matrices: kF32 or kBF16
   // Bytes read so far and in all, of this tp_rank. May be empty. Called on the loading thread.
   std::function<void(uint64_t done, uint64_t total)> progress;
+  // Without a `meet` the load asks nobody, and may read whole pages for the sake of narrow slices.
+  LoadPeers peers;
 };
 
 // Owns the device memory of all slices. *Immutable after loading, thread-safe.*

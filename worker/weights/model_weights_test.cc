@@ -72,16 +72,6 @@ void ExpectLayer(const ModelSpec& spec, const TpPlan& tp, int rank, int layer,
               slice(Module::kDown));
 }
 
-uint64_t ShareBytes(const ModelWeights& weights, const ModelSpec& spec, size_t element) {
-  uint64_t n = spec.hidden_size + uint64_t{1} * weights.embedding().rows * spec.hidden_size;
-  if (!spec.tie_word_embeddings) n *= 2, n -= spec.hidden_size;
-  for (const LayerWeights& w : weights.layers()) {
-    for (const Matrix& m : {w.qkv, w.o, w.gate_up, w.down}) n += uint64_t{1} * m.rows * m.cols;
-    n += 2 * spec.hidden_size + w.qkv.rows;
-  }
-  return n * element;
-}
-
 class ModelWeightsTest : public testing::TestWithParam<std::tuple<DType, DType, bool>> {};
 
 TEST_P(ModelWeightsTest, EachRankHoldsItsRangesAndReadsNoMore) {
@@ -131,6 +121,85 @@ INSTANTIATE_TEST_SUITE_P(Types, ModelWeightsTest,
                          testing::Combine(testing::Values(DType::kF32, DType::kBF16, DType::kF16),
                                           testing::Values(DType::kF32, DType::kBF16),
                                           testing::Bool()));
+
+std::string Bytes(const Matrix& m) {
+  return {static_cast<const char*>(m.data), size_t{1} * m.rows * m.cols * DTypeBytes(m.dtype)};
+}
+
+TEST(PeersTest, RanksThatMeetHoldWhatARankAloneHolds) {
+  const ModelSpec spec = Spec(false);
+  ModelDir dir("peers");
+  dir.AddModel(spec, DType::kF16);
+  dir.Write();
+  for (const int tp_size : {1, 2, 3}) {
+    const TpPlan tp = *MakeTpPlan(spec, tp_size);
+    CpuDevice device(1);
+    const auto loaded = LoadTogether(tp_size, [&](int rank, const LoadPeers& peers) {
+      LoadOptions options;
+      options.peers = peers;
+      return ModelWeights::Load(dir.path(), spec, tp, rank, device, options);
+    });
+    for (int rank = 0; rank < tp_size; ++rank) {
+      ASSERT_TRUE(loaded[rank].ok()) << loaded[rank].status();
+      const auto alone = *ModelWeights::Load(dir.path(), spec, tp, rank, device, {});
+      const ModelWeights& weights = **loaded[rank];
+      EXPECT_EQ(weights.bytes_read(), alone->bytes_read());
+      EXPECT_EQ(Bytes(weights.embedding()), Bytes(alone->embedding()));
+      EXPECT_EQ(Bytes(weights.head()), Bytes(alone->head()));
+      for (int layer = 0; layer < spec.num_layers; ++layer) {
+        const LayerWeights &a = weights.layers()[layer], &b = alone->layers()[layer];
+        EXPECT_EQ(Bytes(a.qkv), Bytes(b.qkv));
+        EXPECT_EQ(Bytes(a.o), Bytes(b.o));
+        EXPECT_EQ(Bytes(a.gate_up), Bytes(b.gate_up));
+        EXPECT_EQ(Bytes(a.down), Bytes(b.down));
+      }
+    }
+  }
+}
+
+// Fails at its n-th allocation, or at its n-th write. *One thread.*
+class FailingDevice : public CpuDevice {
+ public:
+  FailingDevice(int allocations, int writes)
+      : CpuDevice(1), allocations_(allocations), writes_(writes) {}
+  absl::StatusOr<DeviceBuffer> Allocate(size_t bytes, const std::string& purpose) override {
+    if (allocations_-- == 0) return absl::ResourceExhaustedError("no memory");
+    return CpuDevice::Allocate(bytes, purpose);
+  }
+  absl::Status WriteBack() override {
+    return writes_-- == 0 ? absl::DataLossError("no write") : absl::OkStatus();
+  }
+
+ private:
+  int allocations_, writes_;
+};
+
+// A rank that waited for ever would keep the test from its end.
+TEST(PeersTest, ARankThatFailsEndsTheLoadsOfAll) {
+  const ModelSpec spec = Spec(false);
+  ModelDir dir("failing");
+  dir.AddModel(spec, DType::kF32);
+  dir.Write();
+  const TpPlan tp = *MakeTpPlan(spec, 3);
+  // While it plans, while it reads before the meeting, and behind it: there the others go on.
+  for (const auto& [allocations, writes, others] :
+       {std::tuple(3, 1000, false), std::tuple(1000, 2, false), std::tuple(1000, 9, true)}) {
+    const auto loaded = LoadTogether(3, [&](int rank, const LoadPeers& peers) -> LoadedWeights {
+      FailingDevice broken(allocations, writes);
+      CpuDevice sound(1);
+      LoadOptions options;
+      options.peers = peers;
+      Device& device = rank == 1 ? broken : sound;
+      RETURN_IF_ERROR(ModelWeights::Load(dir.path(), spec, tp, rank, device, options).status());
+      return nullptr;
+    });
+    EXPECT_FALSE(loaded[1].ok());
+    for (const int rank : {0, 2}) {
+      EXPECT_EQ(loaded[rank].ok(), others);
+      if (!others) EXPECT_EQ(loaded[rank].status(), loaded[1].status());
+    }
+  }
+}
 
 absl::Status LoadStatus(const ModelDir& dir, const ModelSpec& spec) {
   CpuDevice device(1);

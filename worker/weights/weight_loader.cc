@@ -5,11 +5,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "worker/weights/shared_columns.h"
 
 namespace rootstock {
 namespace {
 
-constexpr size_t kStagedBytes = size_t{64} << 20;  // of one step to a device of its own memory
+constexpr size_t kStagedBytes = size_t{64} << 20;       // of one step to a device of its own memory
+constexpr uint64_t kSharedBytes = uint64_t{128} << 20;  // of o and down from meeting to meeting
 
 }  // namespace
 
@@ -61,6 +63,7 @@ absl::Status WeightLoader::PlanModel() {
 }
 
 absl::Status WeightLoader::PlanLayer(int layer) {
+  layer_begin_.push_back(slices_.size());
   LayerWeights& w = weights_->layers_[layer];
   const std::string prefix = absl::StrCat("model.layers.", layer, ".");
   ASSIGN_OR_RETURN(w.input_norm, PlanNorm(prefix + "input_layernorm.weight", spec_.hidden_size));
@@ -78,17 +81,20 @@ absl::Status WeightLoader::PlanLayer(int layer) {
   return absl::OkStatus();
 }
 
+TensorShape WeightLoader::WeightOf(int layer, Module module) const {
+  return {ModulePath(layer, module) + ".weight", spec_.out_features(module),
+          spec_.in_features(module)};
+}
+
 absl::StatusOr<Matrix> WeightLoader::PlanProjection(int layer, const std::vector<Module>& modules) {
   std::vector<Slice> parts;
   Matrix matrix{nullptr, options_.dtype, 0, 0};
   for (const Module module : modules) {
     Slice slice;
-    const int out = spec_.out_features(module);
-    const int in = spec_.in_features(module);
-    slice.tensor = {ModulePath(layer, module) + ".weight", out, in};
+    slice.tensor = WeightOf(layer, module);
     const Range sharded = tp_.sharded_features(tp_rank_, module);
-    slice.rows = IsRowParallel(module) ? Range{0, out} : sharded;
-    slice.cols = IsRowParallel(module) ? sharded : Range{0, in};
+    slice.rows = IsRowParallel(module) ? Range{0, slice.tensor.rows} : sharded;
+    slice.cols = IsRowParallel(module) ? sharded : Range{0, slice.tensor.cols};
     slice.dtype = options_.dtype;
     matrix.rows += slice.rows.size();
     matrix.cols = slice.cols.size();
@@ -145,29 +151,68 @@ absl::StatusOr<const float*> WeightLoader::PlanNorm(const std::string& name, int
   return data;
 }
 
-absl::Status WeightLoader::ReadAll() {
-  const auto bytes = [this](const Slice& slice) {
-    return static_cast<uint64_t>(slice.rows.size()) * slice.cols.size() *
-           source_.ElementBytes(slice.tensor);
-  };
-  uint64_t total = 0;
-  for (const Slice& slice : slices_) total += bytes(slice);
-  for (const Slice& slice : slices_) {
-    const size_t row_bytes = slice.cols.size() * DTypeBytes(slice.dtype);
-    const int step =
-        std::max<int>(1, static_cast<int>(kStagedBytes / std::max<size_t>(row_bytes, 1)));
-    std::byte* out = slice.out;
-    for (int begin = slice.rows.begin; begin < slice.rows.end; begin += step) {
-      Slice piece = slice;
-      piece.rows = {begin, std::min(begin + step, slice.rows.end)};
-      const size_t piece_bytes = piece.rows.size() * row_bytes;
-      ASSIGN_OR_RETURN(std::byte * staged, device_.Stage(out, piece_bytes));
-      source_.Read(piece.tensor, piece.rows, piece.cols, piece.dtype, staged);
-      RETURN_IF_ERROR(device_.WriteBack());
-      out += piece_bytes;
-      weights_->bytes_read_ += bytes(piece);
-      if (options_.progress) options_.progress(weights_->bytes_read_, total);
+// Enough that a small model's ranks hardly meet, and little beside the memory that its pages need
+// to stay in until all have read them.
+int WeightLoader::LayersAtOnce() const {
+  uint64_t bytes = 0;
+  for (const Module module : {Module::kO, Module::kDown}) {
+    const TensorShape tensor = WeightOf(0, module);
+    bytes += uint64_t{1} * tensor.rows * tensor.cols * source_.ElementBytes(tensor);
+  }
+  return static_cast<int>(std::max<uint64_t>(1, kSharedBytes / std::max<uint64_t>(1, bytes)));
+}
+
+void WeightLoader::BringShared(int first_layer, int layers) {
+  for (int layer = first_layer; layer < std::min(first_layer + layers, spec_.num_layers); ++layer) {
+    for (const Module module : {Module::kO, Module::kDown}) {
+      const TensorShape tensor = WeightOf(layer, module);
+      const SharedPart part =
+          PartToBring(tp_, module, tensor.rows, options_.peers.on_host, tp_rank_);
+      for (const Range& columns : part.columns) source_.Prefetch(tensor, part.rows, columns);
     }
+  }
+}
+
+uint64_t WeightLoader::FileBytes(const Slice& slice) const {
+  return static_cast<uint64_t>(slice.rows.size()) * slice.cols.size() *
+         source_.ElementBytes(slice.tensor);
+}
+
+absl::Status WeightLoader::ReadAll() {
+  uint64_t total = 0;
+  for (const Slice& slice : slices_) total += FileBytes(slice);
+  const LoadPeers& peers = options_.peers;
+  const int layers = LayersAtOnce();
+  if (peers.meet) BringShared(0, layers);
+  for (size_t i = 0, layer = 0; i < slices_.size(); ++i) {
+    // What the host's ranks share of these layers was asked for before they meet, so that none of
+    // them finds a page missing and asks for it as well; what they share of the next is on its way
+    // while these are read.
+    if (peers.meet && layer < layer_begin_.size() && i == layer_begin_[layer]) {
+      RETURN_IF_ERROR(peers.meet());
+      layer += layers;
+      BringShared(static_cast<int>(layer), layers);
+    }
+    RETURN_IF_ERROR(ReadSlice(slices_[i], total));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WeightLoader::ReadSlice(const Slice& slice, uint64_t total_bytes) {
+  const size_t row_bytes = slice.cols.size() * DTypeBytes(slice.dtype);
+  const int step =
+      std::max<int>(1, static_cast<int>(kStagedBytes / std::max<size_t>(row_bytes, 1)));
+  std::byte* out = slice.out;
+  for (int begin = slice.rows.begin; begin < slice.rows.end; begin += step) {
+    Slice piece = slice;
+    piece.rows = {begin, std::min(begin + step, slice.rows.end)};
+    const size_t piece_bytes = piece.rows.size() * row_bytes;
+    ASSIGN_OR_RETURN(std::byte * staged, device_.Stage(out, piece_bytes));
+    source_.Read(piece.tensor, piece.rows, piece.cols, piece.dtype, staged);
+    RETURN_IF_ERROR(device_.WriteBack());
+    out += piece_bytes;
+    weights_->bytes_read_ += FileBytes(piece);
+    if (options_.progress) options_.progress(weights_->bytes_read_, total_bytes);
   }
   return absl::OkStatus();
 }

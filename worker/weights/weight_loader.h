@@ -10,7 +10,8 @@
 
 namespace rootstock {
 
-// First lists every slice with its destination, then reads them all. *One thread, used once.*
+// First lists every slice with its destination, then reads them all. Pages that several ranks of
+// the host need are asked for ahead, each by one of them. *One thread, used once.*
 class WeightLoader {
  public:
   WeightLoader(const ModelSpec& spec, const TpPlan& tp, int tp_rank, Device& device,
@@ -29,11 +30,18 @@ class WeightLoader {
   absl::Status PlanModel();
   absl::Status PlanLayer(int layer);
   absl::Status PlanQkvBias(int layer, LayerWeights& weights);
+  TensorShape WeightOf(int layer, Module module) const;
   // A matrix of the slices of `modules`, one below the other.
   absl::StatusOr<Matrix> PlanProjection(int layer, const std::vector<Module>& modules);
   absl::StatusOr<Matrix> PlanVocabulary(const std::string& name);
   absl::StatusOr<const float*> PlanNorm(const std::string& name, int n);
   absl::Status ReadAll();
+  absl::Status ReadSlice(const Slice& slice, uint64_t total_bytes);
+  uint64_t FileBytes(const Slice& slice) const;
+  // From one meeting to the next; the same on every tp_rank.
+  int LayersAtOnce() const;
+  // Starts this tp_rank's part of what the host's ranks need of these layers.
+  void BringShared(int first_layer, int layers);
 
   const ModelSpec& spec_;
   const TpPlan& tp_;
@@ -42,7 +50,8 @@ class WeightLoader {
   const LoadOptions& options_;
   WeightSource& source_;
   std::unique_ptr<ModelWeights> weights_;
-  std::vector<Slice> slices_;
+  std::vector<Slice> slices_;        // of the model, then layer by layer
+  std::vector<size_t> layer_begin_;  // in slices_
 };
 
 }  // namespace rootstock

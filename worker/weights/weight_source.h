@@ -36,6 +36,8 @@ class WeightSource {
   virtual absl::Status CheckNothingLeft(const std::vector<TensorShape>& used) const = 0;
   // Bytes of one element where it is read.
   virtual size_t ElementBytes(const TensorShape& tensor) const = 0;
+  // Starts reading rows × cols of a checked tensor and does not wait. Advice.
+  virtual void Prefetch(const TensorShape& tensor, Range rows, Range cols) = 0;
   // rows × cols of a checked tensor as `to`, dense.
   virtual void Read(const TensorShape& tensor, Range rows, Range cols, DType to, void* out) = 0;
   virtual absl::StatusOr<Digest> Fingerprint() const = 0;

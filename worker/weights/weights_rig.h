@@ -3,17 +3,22 @@
 
 #include <unistd.h>
 
+#include <condition_variable>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <list>
+#include <memory>
+#include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "common/base/half.h"
 #include "common/model/model_spec.h"
 #include "common/safetensors/safetensors.h"
+#include "worker/weights/model_weights.h"
 
 namespace rootstock {
 
@@ -88,5 +93,68 @@ class ModelDir {
   std::list<std::vector<uint8_t>> data_;
   std::vector<TensorView> tensors_;
 };
+
+// Bytes of a file's elements that a rank's slices have.
+inline uint64_t ShareBytes(const ModelWeights& weights, const ModelSpec& spec, size_t element) {
+  uint64_t n = spec.hidden_size + uint64_t{1} * weights.embedding().rows * spec.hidden_size;
+  if (!spec.tie_word_embeddings) n *= 2, n -= spec.hidden_size;
+  for (const LayerWeights& w : weights.layers()) {
+    for (const Matrix& m : {w.qkv, w.o, w.gate_up, w.down}) n += uint64_t{1} * m.rows * m.cols;
+    n += 2 * spec.hidden_size + w.qkv.rows;
+  }
+  return n * element;
+}
+
+// Where the ranks of a test meet as a worker's do: once one has said an error it is every later
+// meeting's, and nobody waits any more. *Thread-safe.*
+class Meeting {
+ public:
+  explicit Meeting(int ranks) : ranks_(ranks) {}
+
+  absl::Status Come(const absl::Status& mine) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (!agreed_.ok()) return agreed_;
+    said_.Update(mine);
+    const uint64_t round = round_;
+    if (++came_ == ranks_) {
+      came_ = 0;
+      ++round_;
+      agreed_ = said_;
+      all_came_.notify_all();
+    }
+    all_came_.wait(lock, [&] { return round_ != round; });
+    return agreed_;
+  }
+
+ private:
+  const int ranks_;
+  std::mutex mutex_;
+  std::condition_variable all_came_;
+  int came_ = 0;
+  uint64_t round_ = 0;
+  absl::Status said_, agreed_;
+};
+
+using LoadedWeights = absl::StatusOr<std::unique_ptr<ModelWeights>>;
+
+// Calls rank_main(tp_rank, peers) for all ranks of one host, each on a thread of its own; what they
+// return, by tp_rank.
+inline std::vector<LoadedWeights> LoadTogether(
+    int tp_size, const std::function<LoadedWeights(int, const LoadPeers&)>& rank_main) {
+  std::vector<int> on_host(tp_size);
+  for (int rank = 0; rank < tp_size; ++rank) on_host[rank] = rank;
+  Meeting meeting(tp_size);
+  const LoadPeers peers{on_host, [&meeting] { return meeting.Come(absl::OkStatus()); }};
+  std::vector<LoadedWeights> loaded(tp_size);
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < tp_size; ++rank) {
+    ranks.emplace_back([&, rank] {
+      loaded[rank] = rank_main(rank, peers);
+      meeting.Come(loaded[rank].status()).IgnoreError();
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+  return loaded;
+}
 
 }  // namespace rootstock
