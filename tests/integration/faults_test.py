@@ -3,6 +3,7 @@
 import json
 import signal
 import time
+import time
 import unittest
 
 import rig
@@ -126,6 +127,43 @@ class Faults(unittest.TestCase):
         self.cluster.start_group(1)
         self.assertEqual(self.cluster.generate("base", PROBE["prompt"], 10).tokens,
                          PROBE["greedy"][:10])
+
+    def test_a_rank_that_stays_stopped_ends_its_group(self):
+        """Whoever it is, busy or idle: the others end the group, it too, and requests go on."""
+        self.register()
+        self.cluster.start_group(1, name="other")
+        requests = self.work(3)
+        calm = self.cluster.batch(requests)
+        self.assertEqual(self.cluster.end_group("other"), 0)
+        for stopped, busy in ((1, True), (0, False)):
+            with self.subTest(stopped=stopped, busy=busy):
+                group = self.cluster.start_group(2)
+                ranks = group.children()
+                work = self.start_work(requests) if busy else None
+                if busy:
+                    self.wait_steps(2)
+                rig.os.kill(ranks[stopped], signal.SIGSTOP)
+                start = time.monotonic()
+                self.assertNotEqual(group.wait(30), 0)
+                self.assertGreater(time.monotonic() - start, 2)
+                self.assertIn(f"group lost: tp_rank {stopped} is stopped", group.text())
+                if work is None:
+                    continue
+                self.cluster.start_group(1, name="other")
+                self.assertEqual(work.wait(180), 0, work.text()[-2000:])
+                answers = {line["label"]: line for line in map(json.loads, work.text().splitlines())}
+                for label, answer in calm.items():
+                    self.assertEqual(answers[label]["samples"][0]["token_ids"],
+                                     answer["samples"][0]["token_ids"], label)
+
+    def test_a_rank_that_is_stopped_for_a_moment_goes_on(self):
+        group = self.cluster.start_group(2)
+        for rank in group.children():
+            rig.os.kill(rank, signal.SIGSTOP)
+            rig.os.kill(rank, signal.SIGCONT)
+        self.assertEqual(self.cluster.generate("base", PROBE["prompt"], 10).tokens,
+                         PROBE["greedy"][:10])
+        self.assertTrue(group.running)
 
     def test_a_second_run_under_a_groups_name_is_refused(self):
         first = self.cluster.start_group(1)

@@ -19,16 +19,27 @@
 #include "common/base/log.h"
 
 namespace rootstock {
+namespace {
 
-bool IsSibling(pid_t pid) {
+struct ProcessState {
+  char state = 0;
+  pid_t parent = 0;  // 0: there is no such process
+};
+
+ProcessState StateOf(pid_t pid) {
   std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));
   std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
   // After the name in brackets, which may hold anything: state, then the parent.
   std::istringstream rest(text.substr(std::min(text.size(), text.rfind(')') + 1)));
-  char state = 0;
-  pid_t parent = 0;
-  return rest >> state >> parent && parent == getppid();
+  ProcessState out;
+  return rest >> out.state >> out.parent ? out : ProcessState{};
 }
+
+}  // namespace
+
+bool IsStopped(pid_t pid) { return StateOf(pid).state == 'T'; }
+
+bool IsSibling(pid_t pid) { return StateOf(pid).parent == getppid(); }
 
 std::vector<GroupGuard::Peer> PeersOnHost(const GroupInfo& info, int tp_rank) {
   std::vector<GroupGuard::Peer> out;
@@ -40,17 +51,19 @@ std::vector<GroupGuard::Peer> PeersOnHost(const GroupInfo& info, int tp_rank) {
   return out;
 }
 
-GroupGuard::GroupGuard(const std::vector<Peer>& peers, OnLoss on_loss)
+GroupGuard::GroupGuard(const std::vector<Peer>& peers, OnLoss on_loss,
+                       std::chrono::milliseconds between_looks)
     : end_(eventfd(0, EFD_CLOEXEC)) {
   for (const Peer& peer : peers) {
     const int fd = static_cast<int>(syscall(SYS_pidfd_open, peer.pid, 0));
     if (fd >= 0) {
-      watched_.push_back({fd, peer.name});
+      watched_.push_back({fd, peer});
     } else {
       LogWarning(peer.name, " (process ", peer.pid, ") is not watched: ", std::strerror(errno));
     }
   }
-  thread_ = std::thread([this, on_loss = std::move(on_loss)] { Run(on_loss); });
+  thread_ = std::thread(
+      [this, between_looks, on_loss = std::move(on_loss)] { Run(on_loss, between_looks); });
 }
 
 GroupGuard::~GroupGuard() {
@@ -61,15 +74,27 @@ GroupGuard::~GroupGuard() {
   close(end_);
 }
 
-void GroupGuard::Run(const OnLoss& on_loss) {
+std::string GroupGuard::Look() {
+  for (Watched& watched : watched_) {
+    watched.stopped = IsStopped(watched.peer.pid) ? watched.stopped + 1 : 0;
+    if (watched.stopped == kLooks) return absl::StrCat(watched.peer.name, " is stopped");
+  }
+  return "";
+}
+
+void GroupGuard::Run(const OnLoss& on_loss, std::chrono::milliseconds between_looks) {
   std::vector<pollfd> polled = {{end_, POLLIN, 0}};
   for (const Watched& watched : watched_) polled.push_back({watched.fd, POLLIN, 0});
-  while (poll(polled.data(), polled.size(), -1) < 0 && errno == EINTR) {
-  }
-  if (polled[0].revents != 0) return;
-  for (size_t i = 1; i < polled.size(); ++i) {
-    if (polled[i].revents != 0)
-      return on_loss(*this, absl::StrCat(watched_[i - 1].name, " is gone"));
+  const int timeout = watched_.empty() ? -1 : static_cast<int>(between_looks.count());
+  for (;;) {
+    const int ready = poll(polled.data(), polled.size(), timeout);
+    if (ready < 0) continue;  // a signal
+    if (polled[0].revents != 0) return;
+    for (size_t i = 1; i < polled.size(); ++i) {
+      if (polled[i].revents == 0) continue;
+      return on_loss(*this, absl::StrCat(watched_[i - 1].peer.name, " is gone"));
+    }
+    if (const std::string why = Look(); !why.empty()) return on_loss(*this, why);
   }
 }
 

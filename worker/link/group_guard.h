@@ -1,8 +1,10 @@
-// The other processes of a group on this host: noticed when they are gone, and ended with this one.
+// The other processes of a group on this host: noticed when they are gone or stopped, and ended
+// with this one.
 #pragma once
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -14,7 +16,8 @@
 namespace rootstock {
 
 // A group is one failure domain. mpirun takes seconds to end the ranks that are left; a rank that
-// waits on a GPU notices nothing at all. *Thread-safe.*
+// waits on a GPU, or for one that a signal stopped, notices nothing at all. A rank that is only
+// slow is never taken for lost: the system says which processes are stopped. *Thread-safe.*
 class GroupGuard {
  public:
   struct Peer {
@@ -22,9 +25,15 @@ class GroupGuard {
     std::string name;  // "tp_rank 1"
   };
   using OnLoss = std::function<void(const GroupGuard& guard, const std::string& why)>;
+  // How long a peer may be stopped: kLooks looks in turn must find it so. Looks, for time goes by
+  // while this process is stopped as well.
+  static constexpr std::chrono::milliseconds kBetweenLooks{500};
+  static constexpr int kLooks = 6;
+
   // Watches processes that run; those that can't be watched are left out, and the log says so.
-  // on_loss is called on the guard's thread, once, when one of them has ended.
-  GroupGuard(const std::vector<Peer>& peers, OnLoss on_loss);
+  // on_loss is called on the guard's thread, once, when one of them has ended or stays stopped.
+  GroupGuard(const std::vector<Peer>& peers, OnLoss on_loss,
+             std::chrono::milliseconds between_looks = kBetweenLooks);
   ~GroupGuard();  // nothing is watched any more
   GroupGuard(const GroupGuard&) = delete;
   GroupGuard& operator=(const GroupGuard&) = delete;
@@ -35,15 +44,20 @@ class GroupGuard {
  private:
   struct Watched {
     int fd = -1;
-    std::string name;
+    Peer peer;
+    int stopped = 0;  // looks in turn that found it so
   };
-  void Run(const OnLoss& on_loss);
+  void Run(const OnLoss& on_loss, std::chrono::milliseconds between_looks);
+  // Why the group is lost, as far as a look tells; empty: it is not.
+  std::string Look();
 
   std::vector<Watched> watched_;
   int end_ = -1;
   std::thread thread_;
 };
 
+// Whether a signal has stopped process `pid`; not when a debugger holds it.
+bool IsStopped(pid_t pid);
 // Whether process `pid` has the parent of this one.
 bool IsSibling(pid_t pid);
 

@@ -49,6 +49,22 @@ TEST(GroupGuard, KillsPeersThatStandStill) {
   EXPECT_EQ(EndOf(peer), SIGKILL);
 }
 
+// A peer that waits for its parent's word, stopped or not.
+TEST(GroupGuard, TellsWhichPeerStaysStopped) {
+  const pid_t first = Idle(), second = Idle();
+  std::promise<std::string> lost;
+  GroupGuard guard(
+      {{first, "tp_rank 0"}, {second, "tp_rank 2"}},
+      [&](const GroupGuard&, const std::string& why) { lost.set_value(why); }, 10ms);
+  auto why = lost.get_future();
+  kill(second, SIGSTOP);
+  ASSERT_EQ(why.wait_for(10s), std::future_status::ready);
+  EXPECT_EQ(why.get(), "tp_rank 2 is stopped");
+  guard.KillPeers();
+  EXPECT_EQ(EndOf(first), SIGKILL);
+  EXPECT_EQ(EndOf(second), SIGKILL);
+}
+
 TEST(GroupGuard, TellsOfAPeerThatItCannotWatch) {
   const pid_t gone = Idle();
   kill(gone, SIGKILL);
