@@ -1,6 +1,7 @@
 #include "worker/link/group_guard.h"
 
 #include <gtest/gtest.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -14,10 +15,11 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// A child that does nothing until it is killed.
+// A child that does nothing until it is killed, with this process at the latest.
 pid_t Idle() {
   const pid_t pid = fork();
   if (pid != 0) return pid;
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
   for (;;) pause();
 }
 
