@@ -73,7 +73,11 @@ int DrainGroup(const ClientOptions& options, const std::string& group) {
   const grpc::Status status =
       v1::Cluster::NewStub(Connect(options))->DrainGroup(&context, request, &response);
   if (!status.ok()) return Fail(options, status, context);
-  if (!options.json) std::printf("group %s drains\n", group.c_str());
+  if (options.json) {
+    PrintJson(response);
+  } else {
+    std::printf("group %s drains\n", group.c_str());
+  }
   return kExitOk;
 }
 

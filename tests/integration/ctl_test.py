@@ -107,9 +107,11 @@ class Output(unittest.TestCase):
 
     def test_services_and_their_methods(self):
         names = self.cluster.ctl("services").json["services"]
-        for name in ("Inference", "Adapters", "Cluster"):
-            self.assertIn(f"rootstock.v1.{name}", names)
-            self.assertEqual(self.cluster.ctl("health", f"rootstock.v1.{name}").code, 0)
+        ours = [name for name in names if name.startswith("rootstock.v1.")]
+        self.assertLess({f"rootstock.v1.{name}" for name in ("Inference", "Adapters", "Cluster")},
+                        set(ours))
+        for name in ours:
+            self.assertEqual(self.cluster.ctl("health", name).code, 0, name)
         methods = self.cluster.ctl("services", "rootstock.v1.Inference").json["methods"]
         self.assertEqual([m["name"] for m in methods], ["Generate", "Tokenize", "Detokenize"])
         self.assertEqual(methods[0]["response"], "rootstock.v1.GenerateResponse")

@@ -263,7 +263,8 @@ class Faults(unittest.TestCase):
             rig.wait_for("the work", lambda: (
                 self.cluster.status()["running_requests"] == len(requests)))
             if how == "rpc":
-                self.assertEqual(self.cluster.ctl("drain", how).code, 0)
+                said = self.cluster.ctl("drain", how)
+                self.assertEqual((said.code, said.json), (0, {}))
             else:
                 group.send(signal.SIGUSR1)
             self.assertEqual(group.wait(), 0, group.text())
