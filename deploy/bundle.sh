@@ -19,7 +19,7 @@ while [ $# -gt 0 ]; do
     --output) output=$(realpath -m "${2:?--output needs a file}") && shift ;;
     --no-build) build=0 ;;
     --help) help_of "$0" && exit 0 ;;
-    *) die "unknown option $1 (see --help)" ;;
+    *) misuse "unknown option $1" ;;
   esac
   shift
 done

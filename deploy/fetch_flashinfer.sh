@@ -8,7 +8,7 @@ set -euo pipefail
 case ${1:-} in
   "") ;;
   --help) help_of "$0" && exit 0 ;;
-  *) die "unknown option $1 (see --help)" ;;
+  *) misuse "unknown option $1" ;;
 esac
 
 version=0.7.4

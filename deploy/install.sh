@@ -25,7 +25,7 @@ while [ $# -gt 0 ]; do
     --no-build) build=0 ;;
     --jobs) jobs=${2:?--jobs needs a number} && shift ;;
     --help) help_of "$0" && exit 0 ;;
-    *) die "unknown option $1 (see --help)" ;;
+    *) misuse "unknown option $1" ;;
   esac
   shift
 done

@@ -15,6 +15,11 @@ die() {
   printf 'error: %s\n' "$*" >&2
   exit 1
 }
+# For a command line that can't be read; die is for all else.
+misuse() {
+  printf 'error: %s (see --help)\n' "$*" >&2
+  exit 2
+}
 
 # help_of FILE: the comment at the head of a script is its --help.
 help_of() { sed -n '2,/^[^#]/{s/^# \{0,1\}//p}' "$1"; }

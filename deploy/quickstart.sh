@@ -29,7 +29,7 @@ while [ $# -gt 0 ]; do
     --no-install) install=0 ;;
     --state) state=$(realpath -m "${2:?--state needs a folder}") && shift ;;
     --help) help_of "$0" && exit 0 ;;
-    *) die "unknown option $1 (see --help)" ;;
+    *) misuse "unknown option $1" ;;
   esac
   shift
 done
@@ -123,7 +123,7 @@ register_adapters() {
 
 case $ranks in
   "" | [1-9]*([0-9])) ;;
-  *) die "--ranks $ranks: must be a positive number" ;;
+  *) misuse "--ranks $ranks: must be a positive number" ;;
 esac
 cd "$ROOT"
 if [ $stop = 1 ]; then

@@ -19,7 +19,7 @@ while [ $# -gt 0 ]; do
     --jobs) jobs=${2:?--jobs needs a number} && shift ;;
     --no-packages) install+=(--no-packages) ;;
     --help) help_of "$0" && exit 0 ;;
-    *) die "unknown option $1 (see --help)" ;;
+    *) misuse "unknown option $1" ;;
   esac
   shift
 done

@@ -19,7 +19,7 @@ class InstallTest(unittest.TestCase):
             if name.endswith(".sh") and name != "lib.sh":
                 with self.subTest(name):
                     done = scripts.run(name, "--no-such-option", timeout=10)
-                    self.assertEqual(1, done.returncode)
+                    self.assertEqual(2, done.returncode)
                     self.assertIn("unknown option --no-such-option", done.stdout)
 
     def test_help_fits_a_screen(self):
