@@ -23,9 +23,9 @@ std::string ToText(const grpc::ByteBuffer& buffer) {
 }
 
 // For one operation after another. One thread.
-class Queue {
+class OperationQueue {
  public:
-  ~Queue() {
+  ~OperationQueue() {
     queue_.Shutdown();
     Wait();
   }
@@ -55,7 +55,7 @@ void ForEach(const std::string& message, int number, UnknownField::Type type, Ta
 
 grpc::Status RawCall(const std::shared_ptr<grpc::Channel>& channel, grpc::ClientContext& context,
                      const std::string& method, const std::string& request, std::string* response) {
-  Queue queue;
+  OperationQueue queue;
   grpc::GenericStub stub(channel);
   const auto call = stub.PrepareCall(&context, method, queue.get());
   grpc::ByteBuffer answer;
@@ -82,14 +82,14 @@ std::string MessageWith(int field, const std::string& text) {
   return message;
 }
 
-std::vector<std::string> TextsOf(const std::string& message, int field) {
+std::vector<std::string> FieldTexts(const std::string& message, int field) {
   std::vector<std::string> texts;
   ForEach(message, field, UnknownField::TYPE_LENGTH_DELIMITED,
           [&](const UnknownField& found) { texts.push_back(found.length_delimited()); });
   return texts;
 }
 
-std::vector<uint64_t> NumbersOf(const std::string& message, int field) {
+std::vector<uint64_t> FieldNumbers(const std::string& message, int field) {
   std::vector<uint64_t> numbers;
   ForEach(message, field, UnknownField::TYPE_VARINT,
           [&](const UnknownField& found) { numbers.push_back(found.varint()); });

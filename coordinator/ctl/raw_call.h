@@ -20,7 +20,7 @@ grpc::Status RawCall(const std::shared_ptr<grpc::Channel>& channel, grpc::Client
 std::string MessageWith(int field, const std::string& text);
 // What a serialised message holds under a field's number; empty where it can't be read. Texts are
 // texts, bytes and messages alike.
-std::vector<std::string> TextsOf(const std::string& message, int field);
-std::vector<uint64_t> NumbersOf(const std::string& message, int field);
+std::vector<std::string> FieldTexts(const std::string& message, int field);
+std::vector<uint64_t> FieldNumbers(const std::string& message, int field);
 
 }  // namespace rootstock

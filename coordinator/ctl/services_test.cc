@@ -97,11 +97,11 @@ TEST_F(ServicesTest, AServerWithoutThemOrNone) {
 }
 
 TEST(RawCall, FieldsByNumber) {
-  EXPECT_THAT(TextsOf(MessageWith(7, "a") + MessageWith(6, "b") + MessageWith(7, ""), 7),
+  EXPECT_THAT(FieldTexts(MessageWith(7, "a") + MessageWith(6, "b") + MessageWith(7, ""), 7),
               ElementsAre("a", ""));
-  EXPECT_THAT(NumbersOf("\x08\x96\x01", 1), ElementsAre(150));
-  EXPECT_THAT(TextsOf("\x08\x96\x01", 1), IsEmpty());
-  EXPECT_THAT(TextsOf("\x0a\x7f", 1), IsEmpty());  // cut
+  EXPECT_THAT(FieldNumbers("\x08\x96\x01", 1), ElementsAre(150));
+  EXPECT_THAT(FieldTexts("\x08\x96\x01", 1), IsEmpty());
+  EXPECT_THAT(FieldTexts("\x0a\x7f", 1), IsEmpty());  // cut
 }
 
 }  // namespace
