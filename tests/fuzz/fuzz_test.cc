@@ -9,7 +9,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
-#include <set>
+#include <map>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
@@ -73,6 +73,38 @@ std::vector<FlagSpec> FuzzFlags(FuzzOptions& o) {
   };
 }
 
+// Inputs to change further: of each outcome the first that had it, or a shorter one since; short
+// inputs run fast, and more of what is changed in them matters. Half of the picks are accepted
+// inputs: most changes to a refused one change nothing. Not thread-safe.
+class Corpus {
+ public:
+  explicit Corpus(const std::vector<std::string>& seeds) : accepted_(seeds), refused_(seeds) {}
+
+  const std::string& Pick(Mutator& mutator) const {
+    const auto& pool = mutator.Below(2) == 0 ? accepted_ : refused_;
+    return pool[mutator.Below(pool.size())];
+  }
+  void Add(bool accepted, const std::string& outcome, const std::string& input) {
+    auto& pool = accepted ? accepted_ : refused_;
+    const auto [known, is_new] = places_.try_emplace(outcome, pool.size());
+    if (!is_new) {
+      if (known->second < pool.size() && input.size() < pool[known->second].size()) {
+        pool[known->second] = input;
+      }
+    } else if (pool.size() < kMaxCorpus) {
+      pool.push_back(input);
+    }
+  }
+  std::string Size() const {
+    return absl::StrCat(places_.size(), " outcomes, corpus of ", accepted_.size(), " and ",
+                        refused_.size());
+  }
+
+ private:
+  std::vector<std::string> accepted_, refused_;
+  std::map<std::string, size_t> places_;  // by outcome; past the end: not kept
+};
+
 // The current input in a file that outlives a crash. Not thread-safe.
 class KeptInput {
  public:
@@ -86,8 +118,8 @@ class KeptInput {
   }
   void Set(const std::string& input) const {
     if (file_ < 0) return;
-    Require(ftruncate(file_, 0) == 0 &&
-                pwrite(file_, input.data(), input.size(), 0) == static_cast<ssize_t>(input.size()),
+    Require(pwrite(file_, input.data(), input.size(), 0) == static_cast<ssize_t>(input.size()) &&
+                ftruncate(file_, static_cast<off_t>(input.size())) == 0,
             "--keep can be written");
   }
 
@@ -102,35 +134,25 @@ void Fuzz(const FuzzTarget& target, const FuzzOptions& options) {
   };
   const KeptInput kept(options.keep);
   Mutator mutator(static_cast<uint64_t>(options.seed), target.words, kMaxInput);
-  // Half of the inputs begin with an accepted one: most changes to a refused one change nothing.
-  std::vector<std::string> accepted = target.seeds, refused = target.seeds;
-  const auto pick = [&]() -> const std::string& {
-    const auto& pool = mutator.Below(2) == 0 ? accepted : refused;
-    return pool[mutator.Below(pool.size())];
-  };
-  std::set<std::string> outcomes;
+  Corpus corpus(target.seeds);
   for (const std::string& seed : target.seeds) {
     const auto result = target.run(seed);
     if (!result.ok()) std::fprintf(stderr, "%s\n", result.status().ToString().c_str());
     Require(result.ok(), "a seed is refused");
-    outcomes.insert(*result);
   }
   int64_t done = 0, right = 0;
   for (; done < options.executions; ++done) {
     if (options.seconds > 0 && done % 256 == 0 && seconds() > options.seconds) break;
-    const std::string& base = pick();
-    const std::string input = mutator.Mutate(base, pick());
+    const std::string& base = corpus.Pick(mutator);
+    const std::string input = mutator.Mutate(base, corpus.Pick(mutator));
     kept.Set(input);
     const auto result = target.run(input);
     right += result.ok();
-    auto& pool = result.ok() ? accepted : refused;
-    if (outcomes.insert(OutcomeOf(result)).second && pool.size() < kMaxCorpus) {
-      pool.push_back(input);
-    }
+    corpus.Add(result.ok(), OutcomeOf(result), input);
   }
-  std::printf("%-11s %lld executions, %lld accepted, %zu outcomes, corpus of %zu and %zu, %.0f s\n",
-              target.name.c_str(), static_cast<long long>(done), static_cast<long long>(right),
-              outcomes.size(), accepted.size(), refused.size(), seconds());
+  std::printf("%-11s %lld executions, %lld accepted, %s, %.0f s\n", target.name.c_str(),
+              static_cast<long long>(done), static_cast<long long>(right), corpus.Size().c_str(),
+              seconds());
   std::fflush(stdout);
 }
 

@@ -23,8 +23,8 @@ class MemoryFile {
   ~MemoryFile() { close(file_); }
   std::string path() const { return absl::StrCat("/proc/self/fd/", file_); }
   void Write(const std::string& text) const {
-    Require(ftruncate(file_, 0) == 0 &&
-                pwrite(file_, text.data(), text.size(), 0) == static_cast<ssize_t>(text.size()),
+    Require(pwrite(file_, text.data(), text.size(), 0) == static_cast<ssize_t>(text.size()) &&
+                ftruncate(file_, static_cast<off_t>(text.size())) == 0,
             "a file in memory can be written");
   }
 
