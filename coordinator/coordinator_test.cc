@@ -51,7 +51,7 @@ TEST(Coordinator, G5ABadPreloadIsReportedAndTheOthersAreServed) {
   }
   const auto registry = OpenRegistry(dir / "data");
   EXPECT_EQ(registry->size(), 1u);
-  EXPECT_TRUE(registry->Resolve("good", "default").ok());
+  EXPECT_TRUE(registry->Resolve("good", "default", "r").ok());
 }
 
 TEST(Coordinator, AddressesWithoutAPortAreRefusedByName) {
@@ -161,9 +161,9 @@ TEST(Coordinator, F8TheDirectoryMayVanishOnceItIsRegisteredAndACutOneIsRefused) 
   fs::remove_all(dir / "adapter");
   EXPECT_FALSE(registry->RegisterDirectory("b", dir / "adapter", "default").ok());
   EXPECT_EQ(registry->size(), 1u);  // no half name stays
-  const auto adapter = registry->Resolve("a", "default");
+  const auto adapter = registry->Resolve("a", "default", "r");
   ASSERT_TRUE(adapter.ok()) << adapter.status();
-  EXPECT_EQ(fs::file_size(registry->BlobPath(entry->digest)), (*adapter)->blob_bytes);
+  EXPECT_EQ(fs::file_size(registry->BlobPath(entry->digest)), adapter->content->blob_bytes);
   std::ifstream blob(registry->BlobPath(entry->digest), std::ios::binary);
   EXPECT_EQ(Sha256Of(std::string(std::istreambuf_iterator<char>(blob), {})), entry->digest);
 }

@@ -40,6 +40,15 @@ absl::Status CheckTenant(const std::string& tenant) {
   return InvalidField(Reason::kInvalidArgument, "tenant", tenant, "1 to 63 bytes");
 }
 
+absl::Status CheckNewName(const std::string& name, const std::string& tenant,
+                          const std::string& base_name) {
+  RETURN_IF_ERROR(CheckAdapterName(name));
+  RETURN_IF_ERROR(CheckTenant(tenant));
+  if (name != base_name) return absl::OkStatus();
+  return MakeError(absl::StatusCode::kAlreadyExists, Reason::kNameTaken, "name", name,
+                   "is the served base model's name");
+}
+
 absl::StatusOr<fs::path> ResolveAdapterPath(const fs::path& root, const std::string& path) {
   if (root.empty()) return BadPath(path, "the coordinator was started without --adapter-root");
   if (path.empty()) return BadPath(path, "empty; it names a directory under --adapter-root");

@@ -13,6 +13,11 @@ absl::Status CheckAdapterName(const std::string& name);
 // 1 to 63 bytes.
 absl::Status CheckTenant(const std::string& tenant);
 
+// A name that something new may have: well formed, of a tenant, not the base's. INVALID_ARGUMENT,
+// ALREADY_EXISTS/name_taken.
+absl::Status CheckNewName(const std::string& name, const std::string& tenant,
+                          const std::string& base_name);
+
 // The directory under `root` that `path` names, relative to it or absolute. path_invalid for
 // "..", what lies elsewhere or does not exist, and what leads out of the root through a symlink,
 // the directory's files included.

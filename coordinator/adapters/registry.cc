@@ -4,21 +4,13 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/base/log.h"
 #include "common/base/status.h"
 #include "coordinator/adapters/adapter_path.h"
 #include "coordinator/adapters/registry_impl.h"
 
 namespace rootstock {
-namespace {
-
-constexpr size_t kMaxTenantBytes = 63;
-
-absl::Status UnknownModel(const std::string& name) {
-  return MakeError(absl::StatusCode::kNotFound, Reason::kUnknownModel, "model", name,
-                   "no model or adapter of this name");
-}
-
-}  // namespace
 
 Registry::Registry(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Registry::~Registry() = default;
@@ -32,134 +24,166 @@ absl::StatusOr<std::unique_ptr<Registry>> Registry::Open(RegistryOptions options
 uint64_t Registry::incarnation() const { return impl_->incarnation; }
 
 absl::StatusOr<AdapterEntry> Registry::Register(const std::string& name, const std::string& path,
-                                                const std::string& tenant) {
+                                                const std::string& tenant, bool new_version) {
   const auto directory = ResolveAdapterPath(impl_->options.adapter_root, path);
   if (!directory.ok()) {
     if (impl_->options.metrics) impl_->options.metrics->Rejected(Reason::kPathInvalid);
     return directory.status();
   }
-  return RegisterDirectory(name, *directory, tenant);
+  return RegisterDirectory(name, *directory, tenant, new_version);
 }
 
 absl::StatusOr<AdapterEntry> Registry::RegisterDirectory(const std::string& name,
                                                          const std::filesystem::path& directory,
-                                                         const std::string& tenant) {
-  RETURN_IF_ERROR(CheckAdapterName(name));
-  if (tenant.empty() || tenant.size() > kMaxTenantBytes) {
-    return InvalidField(Reason::kInvalidArgument, "tenant", tenant, "1 to 63 bytes");
-  }
-  if (name == impl_->options.base_name) {
-    return MakeError(absl::StatusCode::kAlreadyExists, Reason::kNameTaken, "name", name,
-                     "is the served base model's name");
-  }
+                                                         const std::string& tenant,
+                                                         bool new_version) {
+  return RegisterFrom(name, tenant, new_version, [&] { return impl_->options.loader(directory); });
+}
+
+absl::StatusOr<AdapterEntry> Registry::RegisterFrom(
+    const std::string& name, const std::string& tenant, bool new_version,
+    const std::function<absl::StatusOr<LoadedAdapter>()>& source) {
+  RETURN_IF_ERROR(CheckNewName(name, tenant, impl_->options.base_name));
   const Impl::Key key{tenant, name};
   {
     // One registration of a name at a time; the next one then finds the first one's content.
-    std::unique_lock lock(impl_->shared->mutex);
+    std::unique_lock lock(impl_->contents->mutex);
     impl_->staged_changed.wait(lock, [&] { return !impl_->staged.contains(key); });
     impl_->staged.insert(key);
-    impl_->shared->Count(AdapterState::kStaged, 1);
+    impl_->contents->Count(AdapterState::kStaged, 1);
   }
   absl::StatusOr<AdapterEntry> entry = absl::UnknownError("");
-  absl::StatusOr<LoadedAdapter> loaded = impl_->options.loader(directory);
+  absl::StatusOr<LoadedAdapter> loaded = source();
   if (loaded.ok()) {
-    entry = impl_->Store(key, *loaded);
+    entry = impl_->Store(key, *loaded, new_version);
   } else {
     entry = loaded.status();
     const auto detail = GetErrorDetail(loaded.status());
     if (detail && impl_->options.metrics) impl_->options.metrics->Rejected(detail->reason);
   }
-  const std::lock_guard lock(impl_->shared->mutex);
+  const std::lock_guard lock(impl_->contents->mutex);
   impl_->staged.erase(key);
-  impl_->shared->Count(AdapterState::kStaged, -1);
+  impl_->contents->Count(AdapterState::kStaged, -1);
   impl_->staged_changed.notify_all();
   return entry;
 }
 
-absl::StatusOr<UnregisteredAdapter> Registry::Unregister(const std::string& name,
-                                                         const std::string& tenant) {
+absl::StatusOr<std::vector<RetiredVersion>> Registry::Unregister(const std::string& name,
+                                                                 const std::string& tenant,
+                                                                 uint32_t version) {
   const Impl::Key key{tenant, name};
   const std::lock_guard database_lock(impl_->database_mutex);
-  UnregisteredAdapter out;
+  std::vector<RegistryStore::VersionRow> rows;
   {
-    const std::lock_guard lock(impl_->shared->mutex);
-    const auto it = impl_->names.find(key);
-    if (it == impl_->names.end()) return UnknownModel(name);
-    out.digest = it->second.digest;
+    const std::lock_guard lock(impl_->contents->mutex);
+    RETURN_IF_ERROR(impl_->names.Find(key, version).status());
+    for (const auto& [number, found] : impl_->names.adapters().at(key)) {
+      if (version != 0 && number != version) continue;
+      if (!found.aliases.empty()) {
+        return MakeError(absl::StatusCode::kFailedPrecondition, Reason::kInUse, "name",
+                         AdapterRef{name, number}.Text(),
+                         absl::StrCat("is what the alias ", absl::StrJoin(found.aliases, ", "),
+                                      " stands for; change or remove the alias first"));
+      }
+      rows.push_back({tenant, name, number, found.digest, found.registered_ms});
+    }
   }
-  RETURN_IF_ERROR(impl_->Commit([&] { return impl_->store->Remove(tenant, name); }));
-  const std::lock_guard lock(impl_->shared->mutex);
-  const auto it = impl_->names.find(key);
-  Impl::Content& content = impl_->shared->contents.at(out.digest);
-  impl_->Move(it->second, AdapterState::kRetired);
-  impl_->names.erase(it);
-  if (--content.names == 0) {
-    out.last_name = true;
-    out.freed_bytes = content.content->blob_bytes;
-    if (content.handles > 0) impl_->shared->Count(AdapterState::kRetired, 1);
+  RETURN_IF_ERROR(impl_->Commit([&] { return impl_->store->Remove(rows); }));
+  const std::lock_guard lock(impl_->contents->mutex);
+  std::vector<RetiredVersion> out;
+  for (const RegistryStore::VersionRow& row : rows) {
+    Names::Version& gone = impl_->names.adapters().at(key).at(row.number);
+    if (!gone.pins.empty()) impl_->CountPinned(-1);
+    impl_->Move(gone, AdapterState::kRetired);
+    impl_->names.Remove(key, row.number);
+    Contents::Content& content = impl_->contents->by_digest.at(row.digest);
+    const bool last = --content.names == 0;
+    if (last && content.handles > 0) impl_->contents->Count(AdapterState::kRetired, 1);
+    out.push_back({row.number, row.digest, content.content->blob_bytes, last});
+    impl_->contents->RemoveIfUnused(row.digest);
   }
-  impl_->shared->RemoveIfUnused(out.digest);
   return out;
 }
 
-absl::StatusOr<AdapterEntry> Registry::Get(const std::string& name,
-                                           const std::string& tenant) const {
+absl::StatusOr<AdapterEntry> Registry::Get(const std::string& name, const std::string& tenant,
+                                           uint32_t version) const {
   const Impl::Key key{tenant, name};
   const std::lock_guard database_lock(impl_->database_mutex);
   AdapterEntry entry;
   {
-    const std::lock_guard lock(impl_->shared->mutex);
-    const auto it = impl_->names.find(key);
-    if (it == impl_->names.end()) return UnknownModel(name);
-    entry = impl_->Describe(key, it->second);
+    const std::lock_guard lock(impl_->contents->mutex);
+    ASSIGN_OR_RETURN(const Names::Found found, impl_->names.Find(key, version));
+    entry = impl_->Describe(key, found.number, *found.version);
   }
   ASSIGN_OR_RETURN(entry.receipt_json, impl_->store->Receipt(entry.digest));
   return entry;
 }
 
-std::vector<AdapterEntry> Registry::List(const std::string& tenant, const std::string& after,
+std::vector<AdapterEntry> Registry::List(const std::string& tenant, const AdapterRef& after,
                                          size_t limit) const {
-  const std::lock_guard lock(impl_->shared->mutex);
+  const std::lock_guard lock(impl_->contents->mutex);
   std::vector<AdapterEntry> out;
-  for (auto it = impl_->names.upper_bound({tenant, after});
-       it != impl_->names.end() && it->first.first == tenant && out.size() < limit; ++it) {
-    out.push_back(impl_->Describe(it->first, it->second));
+  const auto& adapters = impl_->names.adapters();
+  for (auto it = adapters.lower_bound({tenant, after.name});
+       it != adapters.end() && it->first.first == tenant && out.size() < limit; ++it) {
+    const uint32_t from = it->first.second == after.name ? after.version : 0;
+    for (auto v = it->second.upper_bound(from); v != it->second.end() && out.size() < limit; ++v) {
+      out.push_back(impl_->Describe(it->first, v->first, v->second));
+    }
   }
   return out;
 }
 
 size_t Registry::size() const {
-  const std::lock_guard lock(impl_->shared->mutex);
-  return impl_->names.size();
+  const std::lock_guard lock(impl_->contents->mutex);
+  return impl_->names.adapters().size();
 }
 
-absl::StatusOr<AdapterHandle> Registry::Resolve(const std::string& name,
-                                                const std::string& tenant) {
-  const std::lock_guard lock(impl_->shared->mutex);
-  const auto it = impl_->names.find({tenant, name});
-  if (it == impl_->names.end()) return UnknownModel(name);
-  if (it->second.state == AdapterState::kFailed) {
-    return MakeError(absl::StatusCode::kFailedPrecondition, Reason::kIoError, "model", name,
+absl::StatusOr<BoundModel> Registry::Resolve(const std::string& model, const std::string& tenant,
+                                             const std::string& request_id) {
+  const std::lock_guard lock(impl_->contents->mutex);
+  ASSIGN_OR_RETURN(const Names::Bound bound, impl_->names.Bind(tenant, model, request_id));
+  Names::Version& version = *bound.found.version;
+  if (version.state == AdapterState::kFailed) {
+    return MakeError(absl::StatusCode::kFailedPrecondition, Reason::kIoError, "model", model,
                      "its stored content is missing or cut; register it again");
   }
-  it->second.last_used_ms = impl_->options.unix_ms();
-  return impl_->MakeHandle(impl_->shared->contents.at(it->second.digest));
+  version.last_used_ms = impl_->options.unix_ms();
+  return BoundModel{impl_->contents->MakeHandle(impl_->contents->by_digest.at(version.digest)),
+                    AdapterRef{bound.name, bound.found.number}.Text()};
 }
 
 AdapterHandle Registry::FindDigest(const Digest& digest) {
-  const std::lock_guard lock(impl_->shared->mutex);
-  const auto it = impl_->shared->contents.find(digest);
-  return it == impl_->shared->contents.end() ? nullptr : impl_->MakeHandle(it->second);
+  const std::lock_guard lock(impl_->contents->mutex);
+  const auto it = impl_->contents->by_digest.find(digest);
+  return it == impl_->contents->by_digest.end() ? nullptr : impl_->contents->MakeHandle(it->second);
 }
 
 bool Registry::HasName(const Digest& digest) const {
-  const std::lock_guard lock(impl_->shared->mutex);
-  const auto it = impl_->shared->contents.find(digest);
-  return it != impl_->shared->contents.end() && it->second.names > 0;
+  const std::lock_guard lock(impl_->contents->mutex);
+  const auto it = impl_->contents->by_digest.find(digest);
+  return it != impl_->contents->by_digest.end() && it->second.names > 0;
+}
+
+void Registry::WhenIdle(const Digest& digest, std::function<void()> done) {
+  impl_->contents->WhenIdle(digest, std::move(done));
+}
+
+size_t Registry::CountLeaks() const {
+  const std::lock_guard lock(impl_->contents->mutex);
+  size_t leaks = 0;
+  for (const auto& [digest, content] : impl_->contents->by_digest) {
+    if (content.handles == 0) continue;
+    LogError("registry: ", content.handles, " handles of ", digest.Short(),
+             " are out though no request runs");
+    leaks += static_cast<size_t>(content.handles);
+  }
+  if (impl_->options.metrics) impl_->options.metrics->Leaked(leaks);
+  return leaks;
 }
 
 std::filesystem::path Registry::BlobPath(const Digest& digest) const {
-  return impl_->shared->blobs.PathOf(digest);
+  return impl_->contents->blobs.PathOf(digest);
 }
 
 absl::Status Registry::CheckBase(const Digest& fingerprint) {

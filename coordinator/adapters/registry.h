@@ -9,7 +9,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/base/adapter_ref.h"
 #include "coordinator/adapters/adapter.h"
+#include "coordinator/adapters/alias.h"
 
 namespace rootstock {
 
@@ -18,61 +20,134 @@ class RegistryMetrics;
 struct RegistryOptions {
   std::filesystem::path data_dir;
   std::filesystem::path adapter_root;  // empty: clients can't register by path
-  std::string base_name;               // the served model's name: no adapter may have it
+  std::string base_name;               // the served model's name: nothing else may have it
   AdapterLoader loader;
   std::function<int64_t()> unix_ms;          // wall clock, for what people read
   std::shared_ptr<RegistryMetrics> metrics;  // may be null
 };
 
+// One version of an adapter.
 struct AdapterEntry {
   std::string name;
+  uint32_t version = 0;
   std::string tenant;
   AdapterState state = AdapterState::kActive;
   Digest digest;
   uint64_t blob_bytes = 0;
   std::string receipt_json;  // empty in a list
   int64_t registered_unix_ms = 0;
-  int64_t last_used_unix_ms = 0;  // since the coordinator's start; 0: never
+  int64_t last_used_unix_ms = 0;     // since the coordinator's start; 0: never
+  bool newest = false;               // what the bare name means
+  std::vector<std::string> pins;     // groups that it is pinned on; "": all of them
+  std::vector<std::string> aliases;  // that have it among their targets
 };
 
-struct UnregisteredAdapter {
+struct RetiredVersion {
+  uint32_t version = 0;
   Digest digest;
-  uint64_t freed_bytes = 0;  // 0 while another name holds the same content
-  bool last_name = false;    // no name holds the content any more
+  uint64_t blob_bytes = 0;
+  bool last_name = false;  // no version has the content any more: it may go everywhere
+};
+
+// What a request's `model` was bound to.
+struct BoundModel {
+  AdapterHandle content;
+  std::string resolved;  // "NAME@N"
+};
+
+// Pinned contents; one digest may be there several times.
+struct PinnedContent {
+  Digest digest;
+  std::string group;  // "": all groups
 };
 
 // SQLite in WAL mode, synchronous FULL: what was acknowledged survives any crash, what failed
-// left nothing. Content lies in DATA/blobs by digest. *Thread-safe*; Resolve, FindDigest and List
-// never wait for a disk.
+// left nothing. Content lies in DATA/blobs by digest. *Thread-safe*; Resolve, FindDigest, the
+// lists and Pins never wait for a disk.
+//
+// Where a call takes a version, 0 means the newest active one. Unknown and foreign names are
+// NOT_FOUND/unknown_model in the same words; an alias where an adapter is wanted is
+// INVALID_ARGUMENT. INTERNAL or RESOURCE_EXHAUSTED/io_error when the disk fails or is full.
 class Registry {
  public:
-  // Raises the incarnation durably. ALREADY_EXISTS/name_taken when an adapter has the base's name.
+  // Raises the incarnation durably. ALREADY_EXISTS/name_taken when an adapter or alias has the
+  // base's name.
   static absl::StatusOr<std::unique_ptr<Registry>> Open(RegistryOptions options);
   ~Registry();
 
   uint64_t incarnation() const;
 
-  // `path` as a client gives it, under --adapter-root. Same content under the same name again
-  // succeeds; other content is ALREADY_EXISTS/name_taken. Refusals carry the loader's reason.
+  // ---- Adapters and their versions
+
+  // `path` as a client gives it, under --adapter-root. The content that the newest version has
+  // succeeds and changes nothing; other content is ALREADY_EXISTS/name_taken, or with
+  // `new_version` the next version, the newest from then on. Refusals carry the loader's reason.
   absl::StatusOr<AdapterEntry> Register(const std::string& name, const std::string& path,
-                                        const std::string& tenant);
+                                        const std::string& tenant, bool new_version = false);
   // The same for a directory that the operator named.
   absl::StatusOr<AdapterEntry> RegisterDirectory(const std::string& name,
                                                  const std::filesystem::path& directory,
-                                                 const std::string& tenant);
-  absl::StatusOr<UnregisteredAdapter> Unregister(const std::string& name,
-                                                 const std::string& tenant);
-  absl::StatusOr<AdapterEntry> Get(const std::string& name, const std::string& tenant) const;
-  // At most `limit` entries whose names come after `after`, by name.
-  std::vector<AdapterEntry> List(const std::string& tenant, const std::string& after,
+                                                 const std::string& tenant,
+                                                 bool new_version = false);
+  // The same for content from anywhere. `source` runs on this thread while no other registration
+  // of the name does.
+  absl::StatusOr<AdapterEntry> RegisterFrom(
+      const std::string& name, const std::string& tenant, bool new_version,
+      const std::function<absl::StatusOr<LoadedAdapter>()>& source);
+  // Version 0: all. New requests don't find them from then on; pins go too.
+  // FAILED_PRECONDITION/in_use while an alias names one of them.
+  absl::StatusOr<std::vector<RetiredVersion>> Unregister(const std::string& name,
+                                                         const std::string& tenant,
+                                                         uint32_t version = 0);
+  absl::StatusOr<AdapterEntry> Get(const std::string& name, const std::string& tenant,
+                                   uint32_t version = 0) const;
+  // At most `limit` versions that come after `after`, by name and number.
+  std::vector<AdapterEntry> List(const std::string& tenant, const AdapterRef& after,
                                  size_t limit) const;
-  size_t size() const;  // names, all tenants
+  size_t size() const;  // adapters' names, all tenants
 
-  // Binds a name to its content. NOT_FOUND/unknown_model, the same text for foreign names.
-  absl::StatusOr<AdapterHandle> Resolve(const std::string& name, const std::string& tenant);
-  // Null when no name and nothing in flight holds it.
+  // ---- Aliases. `expected`: the revision that the caller has seen; another one is
+  // ABORTED/stale_revision, 0 takes any. A change that was made already succeeds again.
+
+  absl::StatusOr<AliasEntry> SetAlias(const std::string& alias, const std::string& tenant,
+                                      std::vector<AliasTarget> targets, uint64_t expected = 0);
+  // As a new revision, the targets of revision `to` (0: of the one before the current one).
+  // FAILED_PRECONDITION when there is none, or one of its targets is gone.
+  absl::StatusOr<AliasEntry> RollbackAlias(const std::string& alias, const std::string& tenant,
+                                           uint64_t to = 0, uint64_t expected = 0);
+  absl::Status RemoveAlias(const std::string& alias, const std::string& tenant,
+                           uint64_t expected = 0);
+  absl::StatusOr<AliasEntry> GetAlias(const std::string& alias, const std::string& tenant) const;
+  std::vector<AliasEntry> ListAliases(const std::string& tenant, const std::string& after,
+                                      size_t limit) const;
+  // The newest `limit` revisions, newest first.
+  absl::StatusOr<std::vector<AliasEntry>> AliasHistory(const std::string& alias,
+                                                       const std::string& tenant,
+                                                       size_t limit) const;
+
+  // ---- Pins. Group "": all groups.
+
+  absl::StatusOr<AdapterEntry> Pin(const std::string& name, const std::string& tenant,
+                                   uint32_t version, const std::string& group);
+  // Group "" takes all pins of the version away. FAILED_PRECONDITION/in_use for one group of a
+  // version that is pinned on all.
+  absl::StatusOr<AdapterEntry> Unpin(const std::string& name, const std::string& tenant,
+                                     uint32_t version, const std::string& group);
+  std::vector<PinnedContent> Pins() const;
+
+  // ---- What requests and groups ask
+
+  // NAME, NAME@N or ALIAS; `request_id` chooses among an alias's targets. NOT_FOUND;
+  // FAILED_PRECONDITION/io_error when the stored content is lost.
+  absl::StatusOr<BoundModel> Resolve(const std::string& model, const std::string& tenant,
+                                     const std::string& request_id);
+  // Null when no version and nothing in flight holds it.
   AdapterHandle FindDigest(const Digest& digest);
   bool HasName(const Digest& digest) const;
+  // `done` runs once, on any thread, when no handle of the content is out; at once if that is so.
+  void WhenIdle(const Digest& digest, std::function<void()> done);
+  // Handles that are out though nothing should run any more: logged and counted.
+  size_t CountLeaks() const;
   // For the blob service; keep the handle while reading.
   std::filesystem::path BlobPath(const Digest& digest) const;
 

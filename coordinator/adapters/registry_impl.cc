@@ -10,61 +10,77 @@
 
 namespace rootstock {
 
-AdapterHandle Registry::Impl::MakeHandle(Content& content) {
-  if (++content.handles == 1 && content.names == 0) shared->Count(AdapterState::kRetired, 1);
-  return AdapterHandle(content.content.get(),
-                       [s = shared, keep = content.content](const AdapterContent*) {
-                         const std::lock_guard lock(s->mutex);
-                         Content& c = s->contents.at(keep->digest);
-                         if (--c.handles == 0 && c.names == 0) s->Count(AdapterState::kRetired, -1);
-                         s->RemoveIfUnused(keep->digest);
-                       });
-}
-
-// The gauge of retired contents follows their handles, all others follow the names.
-void Registry::Impl::Move(Name& name, AdapterState to) {
-  if (!MayMove(name.state, to)) {
-    LogError("registry: illegal move from ", AdapterStateName(name.state), " to ",
+// The gauge of retired contents follows their handles, all others follow the versions.
+void Registry::Impl::Move(Names::Version& version, AdapterState to) {
+  if (!MayMove(version.state, to)) {
+    LogError("registry: illegal move from ", AdapterStateName(version.state), " to ",
              AdapterStateName(to));
     std::abort();
   }
-  if (name.state != AdapterState::kStaged) shared->Count(name.state, -1);
-  if (to != AdapterState::kRetired) shared->Count(to, 1);
-  name.state = to;
+  if (version.state != AdapterState::kStaged) contents->Count(version.state, -1);
+  if (to != AdapterState::kRetired) contents->Count(to, 1);
+  version.state = to;
+}
+
+// Its requests would be answered by the base.
+absl::Status Registry::Impl::CheckNotBase(const std::string& tenant,
+                                          const std::string& name) const {
+  if (name != options.base_name) return absl::OkStatus();
+  return MakeError(absl::StatusCode::kAlreadyExists, Reason::kNameTaken, "served-model-name", name,
+                   absl::StrCat("an adapter or alias of tenant '", tenant,
+                                "' has this name; the base needs another one"));
 }
 
 absl::Status Registry::Impl::Load() {
   ASSIGN_OR_RETURN(store, RegistryStore::Open(options.data_dir));
   ASSIGN_OR_RETURN(incarnation, store->RaiseIncarnation());
   RETURN_IF_ERROR(ShowRevision());
-  ASSIGN_OR_RETURN(const std::vector<RegistryStore::NameRow> rows, store->Names());
-  ASSIGN_OR_RETURN(const std::vector<AdapterContent> contents, store->Contents());
+  RETURN_IF_ERROR(LoadVersions());
+  return LoadAliasesAndPins();
+}
+
+absl::Status Registry::Impl::LoadVersions() {
+  ASSIGN_OR_RETURN(const std::vector<RegistryStore::VersionRow> rows, store->Versions());
+  ASSIGN_OR_RETURN(std::vector<AdapterContent> found, store->Contents());
   std::set<Digest> keep;
-  for (const AdapterContent& c : contents) {
+  for (AdapterContent& c : found) {
     keep.insert(c.digest);
-    shared->contents[c.digest].content = std::make_shared<const AdapterContent>(c);
+    const Digest digest = c.digest;
+    contents->by_digest[digest].content = std::make_shared<const AdapterContent>(std::move(c));
   }
-  RETURN_IF_ERROR(shared->blobs.Open(keep));
-  for (const RegistryStore::NameRow& row : rows) {
-    // Its requests would be answered by the base.
-    if (row.name == options.base_name) {
-      return MakeError(absl::StatusCode::kAlreadyExists, Reason::kNameTaken, "served-model-name",
-                       row.name,
-                       absl::StrCat("an adapter of tenant '", row.tenant,
-                                    "' has this name; the base needs another one"));
-    }
-    Content& content = shared->contents.at(row.digest);
-    const bool whole = shared->blobs.Holds(row.digest, content.content->blob_bytes);
-    Name& name = names[{row.tenant, row.name}];
-    name.digest = row.digest;
-    name.registered_ms = row.registered_ms;
-    Move(name, AdapterState::kActive);
+  RETURN_IF_ERROR(contents->blobs.Open(keep));
+  for (auto& [digest, content] : contents->by_digest) {
+    content.lost = !contents->blobs.Holds(digest, content.content->blob_bytes);
+  }
+  for (const RegistryStore::VersionRow& row : rows) {
+    RETURN_IF_ERROR(CheckNotBase(row.tenant, row.name));
+    Contents::Content& content = contents->by_digest.at(row.digest);
+    Names::Version& version = names.Add({row.tenant, row.name}, row.number);
+    version.digest = row.digest;
+    version.registered_ms = row.registered_ms;
+    Move(version, AdapterState::kActive);
     ++content.names;
-    if (!whole) {
-      Move(name, AdapterState::kFailed);
-      LogError("registry: the stored content of adapter '", row.name, "' (", row.digest.Short(),
-               ") is missing or cut; register it again");
+    if (content.lost) {
+      Move(version, AdapterState::kFailed);
+      LogError("registry: the stored content of adapter '", row.name, "' version ", row.number,
+               " (", row.digest.Short(), ") is missing or cut; register it again");
     }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Registry::Impl::LoadAliasesAndPins() {
+  ASSIGN_OR_RETURN(std::vector<AliasEntry> aliases, store->Aliases());
+  for (AliasEntry& row : aliases) {
+    RETURN_IF_ERROR(CheckNotBase(row.tenant, row.name));
+    names.Put({row.tenant, row.name},
+              {row.revision, std::move(row.targets), row.changed_unix_ms, row.rolled_back_to});
+  }
+  ASSIGN_OR_RETURN(const std::vector<RegistryStore::PinRow> pins, store->Pins());
+  for (const RegistryStore::PinRow& row : pins) {
+    ASSIGN_OR_RETURN(const Names::Found found, names.Find({row.tenant, row.name}, row.number));
+    if (found.version->pins.empty()) CountPinned(1);
+    found.version->pins.insert(row.group);
   }
   return absl::OkStatus();
 }
@@ -76,83 +92,39 @@ absl::Status Registry::Impl::Commit(const std::function<absl::Status()>& change)
     options.metrics->Committed(
         std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
   }
-  return ShowRevision();
+  // It is durable: what can't be shown must not make it look like a failure.
+  if (const absl::Status shown = ShowRevision(); !shown.ok()) {
+    LogWarning("registry: ", std::string(shown.message()));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Registry::Impl::ShowRevision() {
   if (!options.metrics) return absl::OkStatus();
   ASSIGN_OR_RETURN(const uint64_t revision, store->Revision());
-  options.metrics->IsAt(revision);
+  options.metrics->IsAt(revision, store->log_bytes());
   return absl::OkStatus();
 }
 
-AdapterEntry Registry::Impl::Describe(const Key& key, const Name& name) const {
+void Registry::Impl::CountPinned(int by) const {
+  if (options.metrics) options.metrics->Pinned(by);
+}
+
+AdapterEntry Registry::Impl::Describe(const Key& key, uint32_t number,
+                                      const Names::Version& version) const {
   AdapterEntry out;
   out.tenant = key.first;
   out.name = key.second;
-  out.state = name.state;
-  out.digest = name.digest;
-  out.blob_bytes = shared->contents.at(name.digest).content->blob_bytes;
-  out.registered_unix_ms = name.registered_ms;
-  out.last_used_unix_ms = name.last_used_ms;
+  out.version = number;
+  out.state = version.state;
+  out.digest = version.digest;
+  out.blob_bytes = contents->by_digest.at(version.digest).content->blob_bytes;
+  out.registered_unix_ms = version.registered_ms;
+  out.last_used_unix_ms = version.last_used_ms;
+  out.newest = names.Newest(key) == number;
+  out.pins.assign(version.pins.begin(), version.pins.end());
+  out.aliases.assign(version.aliases.begin(), version.aliases.end());
   return out;
-}
-
-// True: the name holds this very content and its blob is whole.
-absl::StatusOr<bool> Registry::Impl::AlreadyThere(const Key& key, const Digest& digest) const {
-  const auto it = names.find(key);
-  if (it == names.end()) return false;
-  if (it->second.digest != digest) {
-    return MakeError(absl::StatusCode::kAlreadyExists, Reason::kNameTaken, "name", key.second,
-                     absl::StrCat("holds other content (", it->second.digest.Short(), ", not ",
-                                  digest.Short(), "); unregister it first"));
-  }
-  return it->second.state == AdapterState::kActive;
-}
-
-absl::StatusOr<AdapterEntry> Registry::Impl::Store(const Key& key, const LoadedAdapter& loaded) {
-  AdapterHandle held;  // nobody removes the blob between its rename and the commit
-  {
-    const std::lock_guard lock(shared->mutex);
-    ASSIGN_OR_RETURN(const bool there, AlreadyThere(key, loaded.digest));
-    Content& content = shared->contents[loaded.digest];
-    if (!content.content) {
-      content.content = std::make_shared<const AdapterContent>(
-          AdapterContent{loaded.digest, loaded.spec, loaded.canonical.size()});
-    }
-    held = MakeHandle(content);
-    if (there) {
-      AdapterEntry entry = Describe(key, names.at(key));
-      entry.receipt_json = loaded.receipt_json;
-      return entry;
-    }
-  }
-  if (!shared->blobs.Holds(loaded.digest, loaded.canonical.size())) {
-    RETURN_IF_ERROR(shared->blobs.Put(loaded.digest, loaded.canonical));
-  }
-  const int64_t now = options.unix_ms();
-  const std::lock_guard database_lock(database_mutex);
-  RETURN_IF_ERROR(Commit([&] {
-    return store->Insert({key.first, key.second, loaded.digest, now}, *held, loaded.receipt_json);
-  }));
-  const std::lock_guard lock(shared->mutex);
-  const auto [it, fresh] = names.try_emplace(key);
-  if (fresh) {
-    Content& content = shared->contents.at(loaded.digest);
-    if (content.names++ == 0) shared->Count(AdapterState::kRetired, -1);
-    it->second.digest = loaded.digest;
-    Move(it->second, AdapterState::kActive);
-  }
-  it->second.registered_ms = now;
-  // Every name of a content that was found cut is healed by its new blob.
-  for (auto& [other, name] : names) {
-    if (name.digest == loaded.digest && name.state == AdapterState::kFailed) {
-      Move(name, AdapterState::kActive);
-    }
-  }
-  AdapterEntry entry = Describe(key, it->second);
-  entry.receipt_json = loaded.receipt_json;
-  return entry;
 }
 
 }  // namespace rootstock

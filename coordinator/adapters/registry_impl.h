@@ -3,76 +3,75 @@
 
 #include <condition_variable>
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
-#include "coordinator/adapters/blob_store.h"
+#include "coordinator/adapters/contents.h"
+#include "coordinator/adapters/names.h"
 #include "coordinator/adapters/registry.h"
 #include "coordinator/adapters/registry_metrics.h"
 #include "coordinator/adapters/registry_store.h"
 
 namespace rootstock {
 
-// Thread-safe by the locks that it names.
+// A change is decided, committed and shown under `database_mutex`; the names and contents in
+// memory change under `contents->mutex` only after the commit, at once. Thread-safe by the locks
+// that it names.
 struct Registry::Impl {
-  using Key = std::pair<std::string, std::string>;  // tenant, name
-
-  struct Name {
-    Digest digest;
-    AdapterState state = AdapterState::kStaged;
-    int64_t registered_ms = 0;
-    int64_t last_used_ms = 0;
-  };
-  struct Content {
-    std::shared_ptr<const AdapterContent> content;
-    int names = 0;
-    int handles = 0;  // in flight
-  };
-  // What handles outlive the registry with.
-  struct Shared {
-    explicit Shared(std::filesystem::path dir) : blobs(std::move(dir)) {}
-    BlobStore blobs;
-    std::shared_ptr<RegistryMetrics> metrics;
-    std::mutex mutex;
-    std::map<Digest, Content> contents;
-
-    void Count(AdapterState state, int by) const {
-      if (metrics) metrics->Moved(state, by);
-    }
-    // Under the mutex: nobody can take up the content between the look and the removal.
-    void RemoveIfUnused(const Digest& digest) {
-      const auto it = contents.find(digest);
-      if (it == contents.end() || it->second.names > 0 || it->second.handles > 0) return;
-      blobs.Remove(digest);
-      contents.erase(it);
-    }
-  };
+  using Key = Names::Key;
 
   explicit Impl(RegistryOptions o)
-      : options(std::move(o)), shared(std::make_shared<Shared>(options.data_dir / "blobs")) {
-    shared->metrics = options.metrics;
+      : options(std::move(o)), contents(std::make_shared<Contents>(options.data_dir / "blobs")) {
+    contents->metrics = options.metrics;
   }
 
-  AdapterHandle MakeHandle(Content& content);
-  void Move(Name& name, AdapterState to);
   absl::Status Load();
+  absl::Status LoadVersions();
+  absl::Status LoadAliasesAndPins();
+  absl::Status CheckNotBase(const std::string& tenant, const std::string& name) const;
+
+  void Move(Names::Version& version, AdapterState to);
   // Under the database's mutex: one change of the tables, timed.
   absl::Status Commit(const std::function<absl::Status()>& change);
   absl::Status ShowRevision();
-  absl::StatusOr<AdapterEntry> Store(const Key& key, const LoadedAdapter& loaded);
-  absl::StatusOr<bool> AlreadyThere(const Key& key, const Digest& digest) const;
-  AdapterEntry Describe(const Key& key, const Name& name) const;
+  void CountPinned(int by) const;
+  AdapterEntry Describe(const Key& key, uint32_t number, const Names::Version& version) const;
+
+  // What a registration of `digest` under a name comes to, as names are now.
+  enum class Registration { kNext, kThere, kHeal };
+  struct Decision {
+    Registration what = Registration::kNext;
+    uint32_t number = 0;  // of the version that is there
+  };
+  absl::StatusOr<Decision> Decide(const Key& key, const Digest& digest, bool new_version);
+  absl::StatusOr<AdapterEntry> Store(const Key& key, const LoadedAdapter& loaded, bool new_version);
+  AdapterEntry ShowRegistered(const Key& key, uint32_t number, const LoadedAdapter& loaded,
+                              int64_t now);
+  void Heal(const Digest& digest);
+
+  // Under the database's mutex. `entry` has the targets; commits and shows its next revision.
+  absl::StatusOr<AliasEntry> ChangeAlias(AliasEntry entry);
+  absl::StatusOr<Names::Alias> FindAlias(const Key& key) const;
+  absl::StatusOr<Names::Alias> FindAliasAt(const Key& key, uint64_t expected) const;
+  absl::StatusOr<AliasEntry> TrySetAlias(const Key& key, std::vector<AliasTarget> targets,
+                                         uint64_t expected);
+  absl::StatusOr<AliasEntry> TryRollback(const Key& key, uint64_t to, uint64_t expected);
+  absl::Status TryRemoveAlias(const Key& key, uint64_t expected);
+  void CountFlip(const absl::Status& status) const;
+
+  absl::StatusOr<AdapterEntry> ChangePins(const Key& key, uint32_t number, const std::string& group,
+                                          bool pinned);
 
   RegistryOptions options;
-  std::shared_ptr<Shared> shared;
-  // Lock order: database, then shared->mutex. `names` and `staged` are under the latter.
+  std::shared_ptr<Contents> contents;
+  // Lock order: database, then contents->mutex. `names` and `staged` are under the latter.
   std::mutex database_mutex;
   std::unique_ptr<RegistryStore> store;
-  std::map<Key, Name> names;
+  Names names;
   std::set<Key> staged;
   std::condition_variable staged_changed;
   uint64_t incarnation = 0;

@@ -37,6 +37,19 @@ RegistryMetrics::RegistryMetrics(Metrics& metrics) {
                               {.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1})
                .At();
   revision_ = metrics.MakeGauge("registry_revision", "Changes of the registry, ever").At();
+  log_bytes_ =
+      metrics.MakeGauge("registry_log_bytes", "The registry's write-ahead log on disk").At();
+  pinned_ = metrics
+                .MakeGauge("registry_pinned_adapters", "Adapter versions that are pinned",
+                           {{"tenant_class", {"default"}}})
+                .At("default");
+  const auto flips = metrics.MakeCounter("adapter_alias_flips_total", "Changes of aliases",
+                                         {{"result", {"ok", "refused", "error"}}});
+  flips_ = {flips.At("ok"), flips.At("refused"), flips.At("error")};
+  leaks_ = metrics
+               .MakeCounter("registry_refcount_leaks_total",
+                            "Holds of contents that outlived every request")
+               .At();
 }
 
 void RegistryMetrics::Rejected(Reason reason) const {

@@ -9,6 +9,8 @@
 
 namespace rootstock {
 
+enum class AliasFlip { kOk, kRefused, kError };
+
 // Thread-safe.
 class RegistryMetrics {
  public:
@@ -17,13 +19,22 @@ class RegistryMetrics {
   // Reasons outside adapter_rejects_total's list are not counted.
   void Rejected(Reason reason) const;
   void Committed(double seconds) const { fsync_.Observe(seconds); }
-  void IsAt(uint64_t revision) const { revision_.Set(static_cast<double>(revision)); }
+  void IsAt(uint64_t revision, uint64_t log_bytes) const {
+    revision_.Set(static_cast<double>(revision));
+    log_bytes_.Set(static_cast<double>(log_bytes));
+  }
+  // Changes of what an alias stands for.
+  void Flipped(AliasFlip result) const { flips_[static_cast<size_t>(result)].Add(); }
+  void Pinned(int by) const { pinned_.Add(by); }  // versions that any group keeps
+  void Leaked(size_t handles) const { leaks_.Add(static_cast<double>(handles)); }
 
  private:
   std::array<Gauge, 4> adapters_;
   Family<Counter> rejects_;
   Histogram fsync_;
-  Gauge revision_;
+  Gauge revision_, log_bytes_, pinned_;
+  std::array<Counter, 3> flips_;
+  Counter leaks_;
 };
 
 }  // namespace rootstock

@@ -6,74 +6,17 @@
 
 #include <cerrno>
 #include <cstring>
-#include <string_view>
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "coordinator/adapters/registry_codec.h"
+#include "coordinator/adapters/registry_schema.h"
 
 namespace rootstock {
 namespace {
 
-constexpr char kSchema[] = R"(
-CREATE TABLE IF NOT EXISTS meta(key TEXT PRIMARY KEY, value INTEGER NOT NULL);
-CREATE TABLE IF NOT EXISTS bases(name TEXT PRIMARY KEY, fingerprint BLOB NOT NULL);
-CREATE TABLE IF NOT EXISTS contents(
-  digest BLOB PRIMARY KEY, blob_bytes INTEGER NOT NULL, modules BLOB NOT NULL,
-  receipt TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS adapters(
-  tenant TEXT NOT NULL, name TEXT NOT NULL, digest BLOB NOT NULL REFERENCES contents(digest),
-  registered_ms INTEGER NOT NULL, PRIMARY KEY(tenant, name));
-CREATE INDEX IF NOT EXISTS adapters_by_digest ON adapters(digest);
-)";
-
 constexpr char kIncarnation[] = "incarnation";
-constexpr char kRevision[] = "revision";
-
-std::string_view Bytes(const Digest& d) {
-  return {reinterpret_cast<const char*>(d.bytes.data()), d.bytes.size()};
-}
-
-absl::Status Corrupt(const char* what) {
-  return MakeError(absl::StatusCode::kDataLoss, Reason::kIoError, "registry", "", what);
-}
-
-absl::StatusOr<Digest> ToDigest(const std::string& bytes) {
-  Digest d;
-  if (bytes.size() != d.bytes.size()) return Corrupt("a digest of another length");
-  std::memcpy(d.bytes.data(), bytes.data(), bytes.size());
-  return d;
-}
-
-// layer, module, lora_rank, scale: 16 bytes each.
-struct PackedModule {
-  int32_t layer, module, lora_rank;
-  float scale;
-};
-static_assert(sizeof(PackedModule) == 16);
-
-std::string Pack(const LoraSpec& spec) {
-  std::string out;
-  for (const LoraModule& m : spec.modules) {
-    const PackedModule p{m.layer, static_cast<int32_t>(m.module), m.lora_rank, m.scale};
-    out.append(reinterpret_cast<const char*>(&p), sizeof(p));
-  }
-  return out;
-}
-
-absl::StatusOr<LoraSpec> Unpack(const std::string& bytes) {
-  if (bytes.size() % sizeof(PackedModule) != 0) return Corrupt("modules of another length");
-  LoraSpec spec;
-  for (size_t at = 0; at < bytes.size(); at += sizeof(PackedModule)) {
-    PackedModule p;
-    std::memcpy(&p, bytes.data() + at, sizeof(p));
-    if (p.module < 0 || p.module >= static_cast<int32_t>(kAllModules.size())) {
-      return Corrupt("an unknown module");
-    }
-    spec.modules.push_back({p.layer, static_cast<Module>(p.module), p.lora_rank, p.scale});
-  }
-  return spec;
-}
 
 absl::Status BadData(const std::filesystem::path& dir, const std::string& text) {
   return MakeError(absl::StatusCode::kFailedPrecondition, Reason::kIoError, "data", dir.string(),
@@ -89,14 +32,14 @@ absl::StatusOr<std::unique_ptr<RegistryStore>> RegistryStore::Open(
   if (error) return BadData(dir, error.message());
   const int lock = open((dir / "lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (lock < 0) return BadData(dir, std::strerror(errno));
-  std::unique_ptr<RegistryStore> store(new RegistryStore(lock));
+  std::unique_ptr<RegistryStore> store(new RegistryStore(dir, lock));
   // Gone with the process, however it ends.
   if (flock(lock, LOCK_EX | LOCK_NB) != 0) {
     return BadData(dir,
                    errno == EWOULDBLOCK ? "another coordinator uses it" : std::strerror(errno));
   }
   ASSIGN_OR_RETURN(store->db_, SqlDatabase::Open(dir / "registry.db"));
-  RETURN_IF_ERROR(store->db_->Execute(kSchema));
+  RETURN_IF_ERROR(PrepareSchema(*store->db_));
   return store;
 }
 
@@ -132,14 +75,21 @@ absl::StatusOr<uint64_t> RegistryStore::Meta(const std::string& key) {
   return row ? static_cast<uint64_t>(read.Int(0)) : 0;
 }
 
-absl::StatusOr<std::vector<RegistryStore::NameRow>> RegistryStore::Names() {
-  SqlStatement read(db_->get(), "SELECT tenant, name, digest, registered_ms FROM adapters");
-  std::vector<NameRow> out;
+uint64_t RegistryStore::log_bytes() const {
+  std::error_code error;
+  const uint64_t bytes = std::filesystem::file_size(dir_ / "registry.db-wal", error);
+  return error ? 0 : bytes;
+}
+
+absl::StatusOr<std::vector<RegistryStore::VersionRow>> RegistryStore::Versions() {
+  SqlStatement read(db_->get(), "SELECT tenant, name, number, digest, registered_ms FROM versions");
+  std::vector<VersionRow> out;
   for (;;) {
     ASSIGN_OR_RETURN(const bool row, read.Next());
     if (!row) return out;
-    ASSIGN_OR_RETURN(const Digest digest, ToDigest(read.Blob(2)));
-    out.push_back({read.Text(0), read.Text(1), digest, read.Int(3)});
+    ASSIGN_OR_RETURN(const Digest digest, ToDigest(read.Blob(3)));
+    out.push_back(
+        {read.Text(0), read.Text(1), static_cast<uint32_t>(read.Int(2)), digest, read.Int(4)});
   }
 }
 
@@ -150,55 +100,74 @@ absl::StatusOr<std::vector<AdapterContent>> RegistryStore::Contents() {
     ASSIGN_OR_RETURN(const bool row, read.Next());
     if (!row) return out;
     ASSIGN_OR_RETURN(const Digest digest, ToDigest(read.Blob(0)));
-    ASSIGN_OR_RETURN(LoraSpec spec, Unpack(read.Blob(1)));
+    ASSIGN_OR_RETURN(LoraSpec spec, UnpackSpec(read.Blob(1)));
     out.push_back({digest, std::move(spec), static_cast<uint64_t>(read.Int(2))});
   }
 }
 
 absl::StatusOr<std::string> RegistryStore::Receipt(const Digest& digest) {
   SqlStatement read(db_->get(), "SELECT receipt FROM contents WHERE digest = ?");
-  read.BindBlob(Bytes(digest));
+  read.BindBlob(DigestBytes(digest));
   ASSIGN_OR_RETURN(const bool row, read.Next());
-  if (!row) return Corrupt("an adapter without content");
+  if (!row) return CorruptRegistry("an adapter without content");
   return read.Text(0);
 }
 
-absl::Status RegistryStore::Insert(const NameRow& row, const AdapterContent& content,
-                                   const std::string& receipt_json) {
+absl::StatusOr<uint32_t> RegistryStore::Insert(const VersionRow& row, const AdapterContent& content,
+                                               const std::string& receipt_json) {
   SqlTransaction transaction(*db_);
   RETURN_IF_ERROR(transaction.begun());
   RETURN_IF_ERROR(SqlStatement(db_->get(),
                                "INSERT INTO contents(digest, blob_bytes, modules, receipt) "
                                "VALUES(?, ?, ?, ?) ON CONFLICT(digest) DO NOTHING")
-                      .BindBlob(Bytes(content.digest))
+                      .BindBlob(DigestBytes(content.digest))
                       .Bind(static_cast<int64_t>(content.blob_bytes))
-                      .BindBlob(Pack(content.spec))
+                      .BindBlob(PackSpec(content.spec))
                       .BindText(receipt_json)
                       .Run());
+  uint32_t number = 0;
+  {
+    SqlStatement next(db_->get(),
+                      "INSERT INTO names(tenant, name, last_number) VALUES(?, ?, 1) "
+                      "ON CONFLICT(tenant, name) DO UPDATE SET last_number = last_number + 1 "
+                      "RETURNING last_number");
+    next.BindText(row.tenant).BindText(row.name);
+    ASSIGN_OR_RETURN(const bool there, next.Next());
+    if (!there) return CorruptRegistry("a name without a number");
+    number = static_cast<uint32_t>(next.Int(0));
+    RETURN_IF_ERROR(next.Run());
+  }
   RETURN_IF_ERROR(SqlStatement(db_->get(),
-                               "INSERT INTO adapters(tenant, name, digest, registered_ms) "
-                               "VALUES(?, ?, ?, ?) ON CONFLICT(tenant, name) DO UPDATE SET "
-                               "digest = excluded.digest, registered_ms = excluded.registered_ms")
+                               "INSERT INTO versions(tenant, name, number, digest, registered_ms) "
+                               "VALUES(?, ?, ?, ?, ?)")
                       .BindText(row.tenant)
                       .BindText(row.name)
-                      .BindBlob(Bytes(row.digest))
+                      .Bind(number)
+                      .BindBlob(DigestBytes(row.digest))
                       .Bind(row.registered_ms)
                       .Run());
   RETURN_IF_ERROR(Raise(kRevision));
-  return transaction.Commit();
+  RETURN_IF_ERROR(transaction.Commit());
+  return number;
 }
 
-absl::Status RegistryStore::Remove(const std::string& tenant, const std::string& name) {
+absl::Status RegistryStore::Remove(const std::vector<VersionRow>& rows) {
   SqlTransaction transaction(*db_);
   RETURN_IF_ERROR(transaction.begun());
-  RETURN_IF_ERROR(SqlStatement(db_->get(), "DELETE FROM adapters WHERE tenant = ? AND name = ?")
-                      .BindText(tenant)
-                      .BindText(name)
-                      .Run());
-  RETURN_IF_ERROR(SqlStatement(db_->get(),
-                               "DELETE FROM contents WHERE digest NOT IN "
-                               "(SELECT digest FROM adapters)")
-                      .Run());
+  for (const VersionRow& row : rows) {
+    RETURN_IF_ERROR(
+        SqlStatement(db_->get(),
+                     "DELETE FROM versions WHERE tenant = ? AND name = ? AND number = ?")
+            .BindText(row.tenant)
+            .BindText(row.name)
+            .Bind(row.number)
+            .Run());
+    RETURN_IF_ERROR(SqlStatement(db_->get(),
+                                 "DELETE FROM contents WHERE digest = ?1 AND NOT EXISTS "
+                                 "(SELECT 1 FROM versions WHERE digest = ?1)")
+                        .BindBlob(DigestBytes(row.digest))
+                        .Run());
+  }
   RETURN_IF_ERROR(Raise(kRevision));
   return transaction.Commit();
 }
@@ -213,7 +182,7 @@ absl::StatusOr<Digest> RegistryStore::BaseRecord(const std::string& base,
   }
   RETURN_IF_ERROR(SqlStatement(db_->get(), "INSERT INTO bases(name, fingerprint) VALUES(?, ?)")
                       .BindText(base)
-                      .BindBlob(Bytes(fingerprint))
+                      .BindBlob(DigestBytes(fingerprint))
                       .Run());
   return fingerprint;
 }

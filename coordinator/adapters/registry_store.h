@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "coordinator/adapters/adapter.h"
+#include "coordinator/adapters/alias.h"
 #include "coordinator/adapters/sqlite.h"
 
 namespace rootstock {
@@ -16,34 +17,63 @@ namespace rootstock {
 // would sweep the other's blobs. Not thread-safe: the registry's database mutex guards it.
 class RegistryStore {
  public:
-  struct NameRow {
+  struct VersionRow {
     std::string tenant, name;
+    uint32_t number = 0;
     Digest digest;
     int64_t registered_ms = 0;
   };
+  struct PinRow {
+    std::string tenant, name;
+    uint32_t number = 0;
+    std::string group;
+  };
 
-  // FAILED_PRECONDITION when another process or registry has it open.
+  // FAILED_PRECONDITION when another process or registry has it open, or a later release wrote it.
   static absl::StatusOr<std::unique_ptr<RegistryStore>> Open(const std::filesystem::path& dir);
   ~RegistryStore();
 
   absl::StatusOr<uint64_t> RaiseIncarnation();
   // How many changes were committed, ever.
   absl::StatusOr<uint64_t> Revision();
-  absl::StatusOr<std::vector<NameRow>> Names();
-  absl::StatusOr<std::vector<AdapterContent>> Contents();  // those that names hold
+  uint64_t log_bytes() const;  // of the write-ahead log
+
+  absl::StatusOr<std::vector<VersionRow>> Versions();
+  absl::StatusOr<std::vector<AdapterContent>> Contents();  // those that versions hold
   absl::StatusOr<std::string> Receipt(const Digest& digest);
-  absl::Status Insert(const NameRow& row, const AdapterContent& content,
-                      const std::string& receipt_json);
-  // The content's row goes with its last name.
-  absl::Status Remove(const std::string& tenant, const std::string& name);
+  // The name's next version; its number.
+  absl::StatusOr<uint32_t> Insert(const VersionRow& row, const AdapterContent& content,
+                                  const std::string& receipt_json);
+  // With their pins. A content's row goes with its last version.
+  absl::Status Remove(const std::vector<VersionRow>& rows);
+
+  // The current revision of each alias that is there.
+  absl::StatusOr<std::vector<AliasEntry>> Aliases();
+  // The newest `limit` revisions, newest first; none for an alias that never was.
+  absl::StatusOr<std::vector<AliasEntry>> AliasHistory(const std::string& tenant,
+                                                       const std::string& alias, size_t limit);
+  absl::StatusOr<std::vector<AliasEntry>> AliasRevision(const std::string& tenant,
+                                                        const std::string& alias,
+                                                        uint64_t revision);  // none or one
+  // `entry` as the alias's next revision; its number.
+  absl::StatusOr<uint64_t> InsertAlias(const AliasEntry& entry);
+
+  absl::StatusOr<std::vector<PinRow>> Pins();
+  absl::Status InsertPin(const PinRow& pin);
+  absl::Status RemovePin(const PinRow& pin);   // one of a group
+  absl::Status RemovePins(const PinRow& pin);  // all of the version
+
   // What is recorded for the base; `fingerprint` itself, now recorded, when nothing was.
   absl::StatusOr<Digest> BaseRecord(const std::string& base, const Digest& fingerprint);
 
  private:
+  static constexpr char kRevision[] = "revision";
   absl::Status Raise(const std::string& key);  // in a transaction
   absl::StatusOr<uint64_t> Meta(const std::string& key);
+  absl::Status ChangePins(const char* sql, const PinRow& pin, bool with_group);
 
-  explicit RegistryStore(int lock) : lock_(lock) {}
+  RegistryStore(std::filesystem::path dir, int lock) : dir_(std::move(dir)), lock_(lock) {}
+  const std::filesystem::path dir_;
   const int lock_;  // descriptor
   std::unique_ptr<SqlDatabase> db_;
 };

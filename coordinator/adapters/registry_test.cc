@@ -2,11 +2,10 @@
 
 #include <atomic>
 #include <fstream>
-#include <sstream>
 #include <thread>
 
 #include "common/base/status.h"
-#include "coordinator/adapters/registry_metrics.h"
+#include "coordinator/adapters/registry_fixture.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -14,66 +13,7 @@ namespace rootstock {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::ElementsAre;
 using testing::HasSubstr;
-
-// Content is the text of the directory's one file; "bad" is refused.
-absl::StatusOr<LoadedAdapter> LoadText(const fs::path& directory) {
-  std::ifstream in(directory / "text");
-  std::ostringstream text;
-  text << in.rdbuf();
-  if (text.str() == "bad") return InvalidField(Reason::kNonfinite, "tensor", "x", "holds NaN");
-  LoadedAdapter out;
-  out.canonical = text.str();
-  out.digest = Sha256Of(out.canonical);
-  out.spec.modules = {{0, Module::kQ, 8, 0.1f}, {3, Module::kDown, 4, 2.0f}};
-  out.receipt_json = "{\"text\":\"" + text.str() + "\"}";
-  return out;
-}
-
-class RegistryTest : public testing::Test {
- protected:
-  void SetUp() override {
-    base_ =
-        fs::path(testing::TempDir()) /
-        (std::string("registry_") + testing::UnitTest::GetInstance()->current_test_info()->name());
-    fs::remove_all(base_);
-    fs::create_directories(base_ / "root");
-    for (const char* name : {"one", "two", "bad"}) Write(name, name);
-    Open();
-  }
-  void Write(const std::string& directory, const std::string& text) {
-    fs::create_directories(base_ / "root" / directory);
-    std::ofstream(base_ / "root" / directory / "text") << text;
-  }
-  void Open(AdapterLoader loader = LoadText) {
-    registry_.reset();
-    metrics_ = std::make_unique<Metrics>();
-    auto opened = Registry::Open({.data_dir = base_ / "data",
-                                  .adapter_root = base_ / "root",
-                                  .base_name = "base-model",
-                                  .loader = std::move(loader),
-                                  .unix_ms = [this] { return now_.load(); },
-                                  .metrics = std::make_shared<RegistryMetrics>(*metrics_)});
-    ASSERT_TRUE(opened.ok()) << opened.status();
-    registry_ = *std::move(opened);
-  }
-  bool BlobThere(const Digest& d) { return fs::exists(base_ / "data" / "blobs" / d.Hex()); }
-  size_t Blobs() {
-    size_t n = 0;
-    for ([[maybe_unused]] const auto& e : fs::directory_iterator(base_ / "data" / "blobs")) ++n;
-    return n;
-  }
-  Reason ReasonOf(const absl::Status& status) {
-    const auto detail = GetErrorDetail(status);
-    return detail ? detail->reason : Reason::kInternal;
-  }
-
-  fs::path base_;
-  std::atomic<int64_t> now_ = 1000;
-  std::unique_ptr<Metrics> metrics_;
-  std::unique_ptr<Registry> registry_;
-};
 
 TEST_F(RegistryTest, RegistersAndResolves) {
   const auto entry = registry_->Register("a", "one", "default");
@@ -82,24 +22,24 @@ TEST_F(RegistryTest, RegistersAndResolves) {
   EXPECT_EQ(entry->registered_unix_ms, 1000);
   EXPECT_EQ(entry->receipt_json, "{\"text\":\"one\"}");
   now_ = 2000;
-  const auto handle = registry_->Resolve("a", "default");
+  const auto handle = registry_->Resolve("a", "default", "r");
   ASSERT_TRUE(handle.ok());
-  EXPECT_EQ((*handle)->digest, entry->digest);
-  EXPECT_EQ((*handle)->spec.modules.size(), 2u);
+  EXPECT_EQ(handle->content->digest, entry->digest);
+  EXPECT_EQ(handle->content->spec.modules.size(), 2u);
   EXPECT_EQ(registry_->Get("a", "default")->last_used_unix_ms, 2000);
   EXPECT_TRUE(BlobThere(entry->digest));
 }
 
 TEST_F(RegistryTest, A3UnknownAndForeignNamesAreNotFoundInTheSameWords) {
   ASSERT_TRUE(registry_->Register("a", "one", "other").ok());
-  const absl::Status foreign = registry_->Resolve("a", "default").status();
+  const absl::Status foreign = registry_->Resolve("a", "default", "r").status();
   EXPECT_EQ(foreign.code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(ReasonOf(foreign), Reason::kUnknownModel);
   EXPECT_THAT(std::string(foreign.message()), testing::Not(HasSubstr("other")));
   EXPECT_EQ(registry_->Get("a", "default").status().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(registry_->Unregister("a", "default").status().code(), absl::StatusCode::kNotFound);
-  EXPECT_TRUE(registry_->List("default", "", 10).empty());
-  EXPECT_TRUE(registry_->Resolve("a", "other").ok());
+  EXPECT_TRUE(registry_->List("default", {}, 10).empty());
+  EXPECT_TRUE(registry_->Resolve("a", "other", "r").ok());
 }
 
 TEST_F(RegistryTest, SameContentAgainSucceedsOtherContentIsRefused) {
@@ -108,7 +48,7 @@ TEST_F(RegistryTest, SameContentAgainSucceedsOtherContentIsRefused) {
   const absl::Status other = registry_->Register("a", "two", "default").status();
   EXPECT_EQ(other.code(), absl::StatusCode::kAlreadyExists);
   EXPECT_EQ(ReasonOf(other), Reason::kNameTaken);
-  EXPECT_EQ(registry_->Resolve("a", "default").value()->digest, Sha256Of("one"));
+  EXPECT_EQ(registry_->Resolve("a", "default", "r").value().content->digest, Sha256Of("one"));
   EXPECT_EQ(Blobs(), 1u);
   EXPECT_EQ(ReasonOf(registry_->Register("base-model", "one", "default").status()),
             Reason::kNameTaken);
@@ -158,25 +98,25 @@ TEST_F(RegistryTest, F9RestartKeepsAllAndRaisesTheIncarnation) {
   Open();
   EXPECT_EQ(registry_->incarnation(), 2u);
   EXPECT_EQ(registry_->size(), 2u);
-  const auto handle = registry_->Resolve("b", "t2");
+  const auto handle = registry_->Resolve("b", "t2", "r");
   ASSERT_TRUE(handle.ok());
-  EXPECT_EQ((*handle)->spec, LoadText(base_ / "root" / "two")->spec);
+  EXPECT_EQ(handle->content->spec, LoadText(base_ / "root" / "two")->spec);
   EXPECT_EQ(registry_->Get("a", "default")->receipt_json, "{\"text\":\"one\"}");
 }
 
 TEST_F(RegistryTest, F10DeleteThenCreateAgainMeetsNothingOld) {
   ASSERT_TRUE(registry_->Register("a", "one", "default").ok());
   ASSERT_TRUE(registry_->Unregister("a", "default").ok());
-  EXPECT_EQ(registry_->Resolve("a", "default").status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(registry_->Resolve("a", "default", "r").status().code(), absl::StatusCode::kNotFound);
   ASSERT_TRUE(registry_->Register("a", "two", "default").ok());
-  EXPECT_EQ(registry_->Resolve("a", "default").value()->digest, Sha256Of("two"));
+  EXPECT_EQ(registry_->Resolve("a", "default", "r").value().content->digest, Sha256Of("two"));
   EXPECT_EQ(Blobs(), 1u);
 }
 
 TEST_F(RegistryTest, F11AFailedRegistrationLeavesNothing) {
   const absl::Status bad = registry_->Register("a", "bad", "default").status();
   EXPECT_EQ(ReasonOf(bad), Reason::kNonfinite);
-  EXPECT_EQ(registry_->Resolve("a", "default").status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(registry_->Resolve("a", "default", "r").status().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(Blobs(), 0u);
   EXPECT_THAT(metrics_->Text(), HasSubstr("rootstock_adapters{state=\"staged\"} 0"));
   EXPECT_THAT(metrics_->Text(),
@@ -185,7 +125,7 @@ TEST_F(RegistryTest, F11AFailedRegistrationLeavesNothing) {
   // A blob that can't be written leaves no name either.
   fs::remove_all(base_ / "data" / "blobs");
   EXPECT_FALSE(registry_->Register("b", "two", "default").ok());
-  EXPECT_EQ(registry_->Resolve("b", "default").status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(registry_->Resolve("b", "default", "r").status().code(), absl::StatusCode::kNotFound);
   Open();
   EXPECT_EQ(registry_->size(), 1u);
 }
@@ -226,8 +166,8 @@ TEST_F(RegistryTest, F4UnregisterWhileOthersRegisterTheName) {
         } else {
           registry_->Unregister("a", "default").IgnoreError();
         }
-        if (auto handle = registry_->Resolve("a", "default"); handle.ok()) {
-          EXPECT_TRUE(BlobThere((*handle)->digest));
+        if (auto handle = registry_->Resolve("a", "default", "r"); handle.ok()) {
+          EXPECT_TRUE(BlobThere(handle->content->digest));
         }
       }
     });
@@ -237,16 +177,16 @@ TEST_F(RegistryTest, F4UnregisterWhileOthersRegisterTheName) {
   EXPECT_TRUE(BlobThere(Sha256Of("one")));
   Open();
   EXPECT_EQ(registry_->size(), 1u);
-  EXPECT_TRUE(registry_->Resolve("a", "default").ok());
+  EXPECT_TRUE(registry_->Resolve("a", "default", "r").ok());
 }
 
 TEST_F(RegistryTest, TheBlobStaysForWhatIsInFlight) {
   ASSERT_TRUE(registry_->Register("a", "one", "default").ok());
-  AdapterHandle handle = registry_->Resolve("a", "default").value();
+  AdapterHandle handle = registry_->Resolve("a", "default", "r").value().content;
   const auto gone = registry_->Unregister("a", "default");
   ASSERT_TRUE(gone.ok());
-  EXPECT_TRUE(gone->last_name);
-  EXPECT_EQ(gone->freed_bytes, 3u);
+  EXPECT_TRUE(gone->at(0).last_name);
+  EXPECT_EQ(gone->at(0).blob_bytes, 3u);
   EXPECT_TRUE(BlobThere(handle->digest));
   EXPECT_NE(registry_->FindDigest(handle->digest), nullptr);
   EXPECT_THAT(metrics_->Text(), HasSubstr("rootstock_adapters{state=\"retired\"} 1"));
@@ -261,10 +201,9 @@ TEST_F(RegistryTest, OneTenantsUnregisterKeepsAnothersIdenticalContent) {
   ASSERT_TRUE(registry_->Register("b", "one", "t2").ok());
   EXPECT_EQ(Blobs(), 1u);
   const auto first = registry_->Unregister("a", "t1");
-  EXPECT_EQ(first->freed_bytes, 0u);
-  EXPECT_FALSE(first->last_name);
-  EXPECT_TRUE(registry_->Resolve("b", "t2").ok());
-  EXPECT_EQ(registry_->Unregister("b", "t2")->freed_bytes, 3u);
+  EXPECT_FALSE(first->at(0).last_name);
+  EXPECT_TRUE(registry_->Resolve("b", "t2", "r").ok());
+  EXPECT_TRUE(registry_->Unregister("b", "t2")->at(0).last_name);
   EXPECT_EQ(Blobs(), 0u);
 }
 
@@ -272,12 +211,12 @@ TEST_F(RegistryTest, ALostBlobIsReportedAndHealedByRegisteringAgain) {
   ASSERT_TRUE(registry_->Register("a", "one", "default").ok());
   fs::resize_file(base_ / "data" / "blobs" / Sha256Of("one").Hex(), 1);
   Open();
-  const absl::Status status = registry_->Resolve("a", "default").status();
+  const absl::Status status = registry_->Resolve("a", "default", "r").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(registry_->Get("a", "default")->state, AdapterState::kFailed);
   EXPECT_THAT(metrics_->Text(), HasSubstr("rootstock_adapters{state=\"failed\"} 1"));
   ASSERT_TRUE(registry_->Register("a", "one", "default").ok());
-  EXPECT_TRUE(registry_->Resolve("a", "default").ok());
+  EXPECT_TRUE(registry_->Resolve("a", "default", "r").ok());
   EXPECT_THAT(metrics_->Text(), HasSubstr("rootstock_adapters{state=\"failed\"} 0"));
   EXPECT_THAT(metrics_->Text(), HasSubstr("rootstock_adapters{state=\"active\"} 1"));
 }

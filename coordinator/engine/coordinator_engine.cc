@@ -49,22 +49,25 @@ CoordinatorEngine::~CoordinatorEngine() {
   }
 }
 
-absl::StatusOr<AdapterHandle> CoordinatorEngine::ResolveModel(const GenerateRequest& request) {
-  if (request.model == options_.model.name) return AdapterHandle();
-  auto adapter = options_.registry->Resolve(request.model, request.tenant);
-  if (!adapter.ok()) options_.metrics->Looked(AdapterLookup::kUnknown);
-  return adapter;
+absl::StatusOr<BoundModel> CoordinatorEngine::ResolveModel(const GenerateRequest& request) {
+  if (request.model == options_.model.name) return BoundModel{nullptr, request.model};
+  auto bound = options_.registry->Resolve(request.model, request.tenant, request.request_id);
+  if (!bound.ok()) options_.metrics->Looked(AdapterLookup::kUnknown);
+  return bound;
 }
 
 // Everything that can refuse a request before anybody hears of it.
-absl::StatusOr<RequestPtr> CoordinatorEngine::Admit(const GenerateRequest& request) {
+absl::StatusOr<RequestPtr> CoordinatorEngine::Admit(GenerateRequest& request) {
   if (draining_) {
     options_.metrics->Shed("draining");
     return MakeError(absl::StatusCode::kUnavailable, Reason::kDraining, "coordinator", "",
                      "it is draining and takes no new requests");
   }
   RETURN_IF_ERROR(CheckFields(request, options_.model));
-  ASSIGN_OR_RETURN(AdapterHandle adapter, ResolveModel(request));
+  if (request.request_id.empty()) {
+    request.request_id = absl::StrFormat("req-%016x", options_.random());
+  }
+  ASSIGN_OR_RETURN(BoundModel bound, ResolveModel(request));
   RETURN_IF_ERROR(options_.text.check_stop(request.stop));
   std::vector<int32_t> prompt;
   if (request.text) {
@@ -74,10 +77,8 @@ absl::StatusOr<RequestPtr> CoordinatorEngine::Admit(const GenerateRequest& reque
     prompt = *request.token_ids;
   }
   ASSIGN_OR_RETURN(ResolvedRequest resolved, Resolve(request, options_.model, std::move(prompt),
-                                                     std::move(adapter), options_.random()));
-  if (resolved.request_id.empty()) {
-    resolved.request_id = absl::StrFormat("req-%016x", options_.random());
-  }
+                                                     std::move(bound.content), options_.random()));
+  resolved.resolved_model = std::move(bound.resolved);
   auto live = std::make_shared<LiveRequest>(RequestNumber(next_request_++), std::move(resolved));
   live->arrived = options_.clock();
   if (request.deadline != absl::InfiniteFuture()) {
@@ -112,6 +113,7 @@ absl::StatusOr<RequestNumber> CoordinatorEngine::Generate(GenerateRequest reques
   GenerateAccepted accepted;
   accepted.request_id = resolved.request_id;
   accepted.model = resolved.model;
+  accepted.resolved_model = resolved.resolved_model;
   if (resolved.adapter) accepted.adapter = resolved.adapter->digest;
   accepted.seed = resolved.seed;
   accepted.prompt_tokens = static_cast<int32_t>(resolved.prompt_tokens());

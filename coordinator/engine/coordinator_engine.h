@@ -101,8 +101,8 @@ class CoordinatorEngine : public Engine, public GroupDirectory {
     bool drained_before = false;
   };
 
-  absl::StatusOr<RequestPtr> Admit(const GenerateRequest& request);
-  absl::StatusOr<AdapterHandle> ResolveModel(const GenerateRequest& request);
+  absl::StatusOr<RequestPtr> Admit(GenerateRequest& request);
+  absl::StatusOr<BoundModel> ResolveModel(const GenerateRequest& request);
   absl::Status CheckGroup(const GroupInfo& info) const;
   absl::Status CheckNameIsFree(const GroupInfo& info) const;  // under groups_mutex_
   GroupCallbacks CallbacksFor(const std::string& group, uint64_t attach);

@@ -187,7 +187,7 @@ TEST(EngineFaults, F2UnregisteredAdaptersLeaveNothingOnAnyTier) {
     if (i % 2 == 0) world.Settle();
     // Every other one while it is fetched or in use.
     world.engine->DropAdapter(
-        world.registry->Unregister("a" + std::to_string(i), "default")->digest);
+        world.registry->Unregister("a" + std::to_string(i), "default")->at(0).digest);
     world.Settle();
     world.ExpectRight(sent);
     EXPECT_EQ(world.registry->FindDigest(digest), nullptr);

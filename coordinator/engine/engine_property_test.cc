@@ -117,7 +117,7 @@ class RandomLife {
   void Reregister() {
     const std::string& name = names_[random_() % names_.size()];
     if (const auto gone = world_.registry->Unregister(name, "default"); gone.ok()) {
-      if (gone->last_name) world_.engine->DropAdapter(gone->digest);
+      if (gone->at(0).last_name) world_.engine->DropAdapter(gone->at(0).digest);
     } else {
       world_.Add(name, random_() % 2 == 0 ? "" : name + "-v" + std::to_string(random_() % 5));
     }
@@ -135,14 +135,14 @@ class RandomLife {
     if (group.pending_others() > 0) group.CompleteOther(random_() % group.pending_others());
   }
   void FailNext() {
-    const auto adapter = world_.registry->Resolve(names_[random_() % names_.size()], "default");
+    const auto adapter = world_.registry->Resolve(names_[random_() % names_.size()], "default", "r");
     if (!adapter.ok()) return;
     const absl::Status why = MakeError(absl::StatusCode::kDataLoss, Reason::kDigestMismatch,
                                        "adapter", "x", "flipped bit");
     if (random_() % 2 == 0) {
-      Group().FailFetch((*adapter)->digest, why);
+      Group().FailFetch(adapter->content->digest, why);
     } else {
-      Group().FailLoad((*adapter)->digest, why);
+      Group().FailLoad(adapter->content->digest, why);
     }
   }
 

@@ -29,7 +29,7 @@ struct SamplingRequest {
 struct GenerateRequest {
   std::string request_id;
   std::string tenant = "default";
-  std::string model;                // base's served name or an adapter's name
+  std::string model;                // base's served name, NAME, NAME@N or an alias
   std::optional<std::string> text;  // exactly one of text and token_ids
   std::optional<std::vector<int32_t>> token_ids;
   bool add_special_tokens = true;
@@ -50,7 +50,8 @@ struct GenerateRequest {
 
 struct GenerateAccepted {
   std::string request_id;
-  std::string model;
+  std::string model;           // as asked for
+  std::string resolved_model;  // what that was: "NAME@N", or the base's name
   std::optional<Digest> adapter;
   uint64_t seed = 0;
   int32_t prompt_tokens = 0;

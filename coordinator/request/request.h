@@ -25,8 +25,9 @@ struct ServedModel {
 struct ResolvedRequest {
   std::string request_id;
   std::string tenant;
-  std::string model;      // as asked for
-  AdapterHandle adapter;  // null: the base
+  std::string model;           // as asked for
+  std::string resolved_model;  // "NAME@N", or the base's name
+  AdapterHandle adapter;       // null: the base
   std::vector<int32_t> prompt;
   SamplingParams sampling;
   uint64_t seed = 0;

@@ -94,10 +94,15 @@ class AdaptersService::Service : public v1::Adapters::CallbackService {
                                        const v1::UnregisterRequest* request,
                                        v1::UnregisterResponse* response) override {
     return RunUnary(context, pool_, [this, request, response]() -> absl::Status {
-      ASSIGN_OR_RETURN(const UnregisteredAdapter gone,
+      ASSIGN_OR_RETURN(const std::vector<RetiredVersion> gone,
                        registry_->Unregister(request->name(), TenantOf(request->tenant())));
-      if (gone.last_name) engine_->DropAdapter(gone.digest);
-      response->set_freed_bytes(gone.freed_bytes);
+      uint64_t freed = 0;
+      for (const RetiredVersion& version : gone) {
+        if (!version.last_name) continue;
+        engine_->DropAdapter(version.digest);
+        freed += version.blob_bytes;
+      }
+      response->set_freed_bytes(freed);
       return absl::OkStatus();
     });
   }
@@ -112,7 +117,7 @@ class AdaptersService::Service : public v1::Adapters::CallbackService {
     const std::string tenant = TenantOf(request.tenant());
     ASSIGN_OR_RETURN(const size_t size, PageSize(request.page_size()));
     ASSIGN_OR_RETURN(const std::string after, ParsePageToken(request.page_token(), tenant));
-    const std::vector<AdapterEntry> entries = registry_->List(tenant, after, size + 1);
+    const std::vector<AdapterEntry> entries = registry_->List(tenant, {after, 0}, size + 1);
     const AdapterMessages messages(engine_->Status(), model_);
     size_t bytes = 0;
     for (size_t i = 0; i < entries.size() && i < size && bytes < kMaxPageBytes; ++i) {

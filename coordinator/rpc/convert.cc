@@ -109,6 +109,7 @@ absl::StatusOr<GenerateRequest> FromProto(const v1::GenerateRequest& in) {
 void ToProto(const GenerateAccepted& in, v1::Accepted* out) {
   out->set_request_id(in.request_id);
   out->set_model(in.model);
+  out->set_resolved_model(in.resolved_model);
   if (in.adapter.has_value()) out->set_adapter_digest(in.adapter->Hex());
   out->set_seed(in.seed);
   out->set_prompt_tokens(in.prompt_tokens);

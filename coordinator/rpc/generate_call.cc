@@ -90,6 +90,7 @@ void GenerateCall::OnDone(const absl::Status& status, const GenerateUsage& usage
     done->mutable_usage()->set_prompt_tokens(usage.prompt_tokens);
     done->mutable_usage()->set_completion_tokens(usage.completion_tokens);
     done->set_seed(accepted_.seed);
+    done->set_resolved_model(accepted_.resolved_model);
     if (accepted_.adapter.has_value()) done->set_adapter_digest(accepted_.adapter->Hex());
     Write(std::move(message));
   }

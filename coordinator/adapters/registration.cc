@@ -1,0 +1,106 @@
+// How the registry takes a new version in.
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "coordinator/adapters/registry_impl.h"
+
+namespace rootstock {
+
+absl::StatusOr<Registry::Impl::Decision> Registry::Impl::Decide(const Key& key,
+                                                                const Digest& digest,
+                                                                bool new_version) {
+  if (names.aliases().contains(key)) {
+    return MakeError(absl::StatusCode::kAlreadyExists, Reason::kNameTaken, "name", key.second,
+                     "is an alias");
+  }
+  const auto it = names.adapters().find(key);
+  if (it == names.adapters().end()) return Decision{Registration::kNext};
+  const auto& [newest, version] = *it->second.rbegin();
+  if (version.digest == digest) {
+    return Decision{
+        version.state == AdapterState::kActive ? Registration::kThere : Registration::kHeal,
+        newest};
+  }
+  if (new_version) return Decision{Registration::kNext};
+  for (const auto& [number, older] : it->second) {
+    if (older.digest == digest && older.state == AdapterState::kFailed) {
+      return Decision{Registration::kHeal, number};
+    }
+  }
+  return MakeError(
+      absl::StatusCode::kAlreadyExists, Reason::kNameTaken, "name", key.second,
+      absl::StrCat("holds other content (", version.digest.Short(), ", not ", digest.Short(),
+                   "); register it as a new version, or unregister the name first"));
+}
+
+absl::StatusOr<AdapterEntry> Registry::Impl::Store(const Key& key, const LoadedAdapter& loaded,
+                                                   bool new_version) {
+  AdapterHandle held;  // nobody removes the blob between its rename and the commit
+  {
+    const std::lock_guard lock(contents->mutex);
+    ASSIGN_OR_RETURN(const Decision decision, Decide(key, loaded.digest, new_version));
+    Contents::Content& content = contents->by_digest[loaded.digest];
+    if (!content.content) {
+      content.content = std::make_shared<const AdapterContent>(
+          AdapterContent{loaded.digest, loaded.spec, loaded.canonical.size()});
+    }
+    held = contents->MakeHandle(content);
+    if (decision.what == Registration::kThere) {
+      return ShowRegistered(key, decision.number, loaded, 0);
+    }
+  }
+  if (!contents->blobs.Holds(loaded.digest, loaded.canonical.size())) {
+    RETURN_IF_ERROR(contents->blobs.Put(loaded.digest, loaded.canonical));
+  }
+  const int64_t now = options.unix_ms();
+  const std::lock_guard database_lock(database_mutex);
+  Decision decision;
+  {
+    // An alias may have taken the name meanwhile, or the version that was there may be gone.
+    const std::lock_guard lock(contents->mutex);
+    ASSIGN_OR_RETURN(decision, Decide(key, loaded.digest, new_version));
+  }
+  if (decision.what == Registration::kNext) {
+    RETURN_IF_ERROR(Commit([&]() -> absl::Status {
+      ASSIGN_OR_RETURN(decision.number,
+                       store->Insert({key.first, key.second, 0, loaded.digest, now}, *held,
+                                     loaded.receipt_json));
+      return absl::OkStatus();
+    }));
+  }
+  const std::lock_guard lock(contents->mutex);
+  Heal(loaded.digest);
+  return ShowRegistered(key, decision.number, loaded, now);
+}
+
+// Under the mutex. `now` is of a version that is new.
+AdapterEntry Registry::Impl::ShowRegistered(const Key& key, uint32_t number,
+                                            const LoadedAdapter& loaded, int64_t now) {
+  Names::Version& version = names.Add(key, number);
+  if (version.state == AdapterState::kStaged) {
+    Contents::Content& content = contents->by_digest.at(loaded.digest);
+    if (content.names++ == 0) contents->Count(AdapterState::kRetired, -1);
+    version.digest = loaded.digest;
+    version.registered_ms = now;
+    Move(version, AdapterState::kActive);
+  }
+  AdapterEntry entry = Describe(key, number, version);
+  entry.receipt_json = loaded.receipt_json;
+  return entry;
+}
+
+// Every version of a content that was found cut has its new blob.
+void Registry::Impl::Heal(const Digest& digest) {
+  Contents::Content& content = contents->by_digest.at(digest);
+  if (!std::exchange(content.lost, false)) return;
+  for (auto& [key, versions] : names.adapters()) {
+    for (auto& [number, version] : versions) {
+      if (version.digest == digest && version.state == AdapterState::kFailed) {
+        Move(version, AdapterState::kActive);
+      }
+    }
+  }
+}
+
+}  // namespace rootstock

@@ -1,0 +1,188 @@
+#include <thread>
+
+#include "coordinator/adapters/registry_fixture.h"
+
+namespace rootstock {
+namespace {
+
+using testing::HasSubstr;
+
+using RegistryVersionsTest = RegistryTest;
+
+TEST_F(RegistryVersionsTest, ANewVersionIsTheNewestAndTheOldOnesStay) {
+  ASSERT_EQ(registry_->Register("a", "one", "default")->version, 1u);
+  const auto second = registry_->Register("a", "two", "default", true);
+  ASSERT_TRUE(second.ok()) << second.status();
+  EXPECT_EQ(second->version, 2u);
+  EXPECT_TRUE(second->newest);
+  for (int restarts = 0; restarts < 2; ++restarts) {
+    EXPECT_EQ(TextOf("a"), "two");
+    EXPECT_EQ(ResolvedOf("a"), "a@2");
+    EXPECT_EQ(TextOf("a@1"), "one");
+    EXPECT_EQ(ResolvedOf("a@1"), "a@1");
+    EXPECT_EQ(TextOf("a@2"), "two");
+    for (const char* none : {"a@3", "a@0", "a@", "a@01", "a@x", "@1", "b@1"}) {
+      EXPECT_EQ(TextOf(none), "-") << none;
+    }
+    EXPECT_FALSE(registry_->Get("a", "default", 1)->newest);
+    EXPECT_EQ(registry_->Get("a", "default", 1)->receipt_json, "{\"text\":\"one\"}");
+    EXPECT_EQ(registry_->size(), 1u);
+    Open();
+  }
+}
+
+TEST_F(RegistryVersionsTest, TheNewestContentAgainIsNoNewVersion) {
+  ASSERT_TRUE(registry_->Register("a", "one", "default").ok());
+  EXPECT_EQ(registry_->Register("a", "one", "default", true)->version, 1u);
+  ASSERT_TRUE(registry_->Register("a", "two", "default", true).ok());
+  EXPECT_EQ(registry_->Register("a", "two", "default")->version, 2u);
+  Shown("registry_revision 2");
+  // An older one's content under the taken name is other content, and may be a version again.
+  EXPECT_EQ(ReasonOf(registry_->Register("a", "one", "default").status()), Reason::kNameTaken);
+  EXPECT_EQ(registry_->Register("a", "one", "default", true)->version, 3u);
+  EXPECT_EQ(Blobs(), 2u);
+}
+
+TEST_F(RegistryVersionsTest, NumbersAreNeverUsedAgain) {
+  ASSERT_TRUE(registry_->Register("a", "one", "default").ok());
+  ASSERT_TRUE(registry_->Register("a", "two", "default", true).ok());
+  ASSERT_TRUE(registry_->Unregister("a", "default", 2).ok());
+  EXPECT_EQ(ResolvedOf("a"), "a@1");
+  EXPECT_EQ(registry_->Register("a", "three", "default", true)->version, 3u);
+  ASSERT_EQ(registry_->Unregister("a", "default")->size(), 2u);
+  EXPECT_EQ(Blobs(), 0u);
+  Open();
+  EXPECT_EQ(registry_->Register("a", "one", "default")->version, 4u);
+  EXPECT_EQ(registry_->Register("a", "one", "other")->version, 1u);
+}
+
+TEST_F(RegistryVersionsTest, VersionsThatShareContentLetItGoWithTheLastOne) {
+  ASSERT_TRUE(registry_->Register("a", "one", "default").ok());
+  ASSERT_TRUE(registry_->Register("a", "two", "default", true).ok());
+  ASSERT_TRUE(registry_->Register("a", "one", "default", true).ok());
+  EXPECT_FALSE(registry_->Unregister("a", "default", 1)->at(0).last_name);
+  EXPECT_EQ(TextOf("a@3"), "one");
+  const auto rest = registry_->Unregister("a", "default");
+  ASSERT_EQ(rest->size(), 2u);
+  EXPECT_TRUE(rest->at(0).last_name && rest->at(1).last_name);
+  Shown("adapters{state=\"active\"} 0");
+}
+
+// FAULTS F7: what serves goes on to serve until the new one is whole.
+TEST_F(RegistryVersionsTest, F7TheOldVersionServesUntilTheNewOneIsReady) {
+  ASSERT_TRUE(registry_->Register("a", "one", "default").ok());
+  std::string during;
+  Open([&](const std::filesystem::path& directory) {
+    during = ResolvedOf("a");
+    return LoadText(directory);
+  });
+  EXPECT_FALSE(registry_->Register("a", "bad", "default", true).ok());
+  EXPECT_EQ(during, "a@1");
+  EXPECT_EQ(ResolvedOf("a"), "a@1");
+  during.clear();
+  ASSERT_TRUE(registry_->Register("a", "two", "default", true).ok());
+  EXPECT_EQ(during, "a@1");
+  EXPECT_EQ(ResolvedOf("a"), "a@2");
+}
+
+TEST_F(RegistryVersionsTest, ALostNewestVersionLeavesTheNameToTheOneBefore) {
+  ASSERT_TRUE(registry_->Register("a", "one", "default").ok());
+  ASSERT_TRUE(registry_->Register("a", "two", "default", true).ok());
+  std::filesystem::remove(base_ / "data" / "blobs" / Sha256Of("two").Hex());
+  Open();
+  EXPECT_EQ(ResolvedOf("a"), "a@1");
+  EXPECT_EQ(registry_->Resolve("a@2", "default", "r").status().code(),
+            absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(registry_->Register("a", "two", "default")->version, 2u);
+  EXPECT_EQ(ResolvedOf("a"), "a@2");
+  // An older lost one too.
+  std::filesystem::remove(base_ / "data" / "blobs" / Sha256Of("one").Hex());
+  Open();
+  EXPECT_EQ(TextOf("a@1"), "-");
+  EXPECT_EQ(registry_->Register("a", "one", "default")->version, 1u);
+  EXPECT_EQ(TextOf("a@1"), "one");
+}
+
+TEST_F(RegistryVersionsTest, TheListHasEveryVersionInPages) {
+  for (const char* name : {"b", "a", "c"}) {
+    ASSERT_TRUE(registry_->Register(name, "one", "default").ok());
+    ASSERT_TRUE(registry_->Register(name, "two", "default", true).ok());
+  }
+  ASSERT_TRUE(registry_->Register("aa", "two", "other").ok());
+  std::string listed;
+  AdapterRef after;
+  for (;;) {
+    const auto page = registry_->List("default", after, 1);
+    if (page.empty()) break;
+    after = {page[0].name, page[0].version};
+    listed += after.Text() + (page[0].newest ? "* " : " ");
+  }
+  EXPECT_EQ(listed, "a@1 a@2* b@1 b@2* c@1 c@2* ");
+}
+
+TEST_F(RegistryVersionsTest, ConcurrentNewVersionsGetNumbersOfTheirOwn) {
+  for (int i = 0; i < 40; ++i) Write("text-" + std::to_string(i), "text-" + std::to_string(i));
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([this, t] {
+      for (int i = t; i < 40; i += 4) {
+        EXPECT_TRUE(registry_->Register("a", "text-" + std::to_string(i), "default", true).ok());
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  const auto all = registry_->List("default", {}, 100);
+  ASSERT_EQ(all.size(), 40u);
+  for (uint32_t i = 0; i < 40; ++i) EXPECT_EQ(all[i].version, i + 1);
+}
+
+TEST_F(RegistryVersionsTest, WhenIdleWaitsForEveryHandle) {
+  ASSERT_TRUE(registry_->Register("a", "one", "default").ok());
+  int idle = 0;
+  registry_->WhenIdle(Sha256Of("one"), [&] { ++idle; });
+  EXPECT_EQ(idle, 1);
+  AdapterHandle first = registry_->Resolve("a", "default", "r")->content;
+  AdapterHandle second = registry_->FindDigest(Sha256Of("one"));
+  registry_->WhenIdle(Sha256Of("one"), [&] { ++idle; });
+  EXPECT_EQ(registry_->CountLeaks(), 2u);
+  Shown("registry_refcount_leaks_total 2");
+  first.reset();
+  EXPECT_EQ(idle, 1);
+  second.reset();
+  EXPECT_EQ(idle, 2);
+  EXPECT_EQ(registry_->CountLeaks(), 0u);
+  registry_->WhenIdle(Sha256Of("never seen"), [&] { ++idle; });
+  EXPECT_EQ(idle, 3);
+}
+
+TEST_F(RegistryVersionsTest, PinsLiveWithTheirVersion) {
+  ASSERT_TRUE(registry_->Register("a", "one", "default").ok());
+  ASSERT_TRUE(registry_->Register("a", "two", "default", true).ok());
+  EXPECT_EQ(registry_->Pin("a", "default", 0, "")->version, 2u);
+  EXPECT_TRUE(registry_->Pin("a", "default", 2, "").ok());
+  EXPECT_TRUE(registry_->Pin("a", "default", 1, "g1").ok());
+  EXPECT_TRUE(registry_->Pin("a", "default", 1, "g0").ok());
+  Shown("registry_pinned_adapters{tenant_class=\"default\"} 2");
+  Shown("registry_revision 5");
+  Open();
+  Shown("registry_pinned_adapters{tenant_class=\"default\"} 2");
+  EXPECT_THAT(registry_->Get("a", "default", 1)->pins, testing::ElementsAre("g0", "g1"));
+  EXPECT_THAT(registry_->Get("a", "default", 2)->pins, testing::ElementsAre(""));
+  EXPECT_EQ(registry_->Pins().size(), 3u);
+
+  EXPECT_EQ(ReasonOf(registry_->Unpin("a", "default", 2, "g0").status()), Reason::kInUse);
+  EXPECT_TRUE(registry_->Unpin("a", "default", 1, "g7").ok());
+  EXPECT_THAT(registry_->Unpin("a", "default", 1, "g0")->pins, testing::ElementsAre("g1"));
+  EXPECT_TRUE(registry_->Unpin("a", "default", 1, "")->pins.empty());
+  EXPECT_TRUE(registry_->Unpin("a", "default", 1, "")->pins.empty());
+  EXPECT_EQ(registry_->Pin("b", "default", 0, "").status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(registry_->Pin("a", "other", 0, "").status().code(), absl::StatusCode::kNotFound);
+  ASSERT_TRUE(registry_->Unregister("a", "default").ok());
+  Shown("registry_pinned_adapters{tenant_class=\"default\"} 0");
+  EXPECT_TRUE(registry_->Pins().empty());
+  Open();
+  EXPECT_TRUE(registry_->Pins().empty());
+}
+
+}  // namespace
+}  // namespace rootstock
