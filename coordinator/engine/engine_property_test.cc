@@ -135,7 +135,8 @@ class RandomLife {
     if (group.pending_others() > 0) group.CompleteOther(random_() % group.pending_others());
   }
   void FailNext() {
-    const auto adapter = world_.registry->Resolve(names_[random_() % names_.size()], "default", "r");
+    const auto adapter =
+        world_.registry->Resolve(names_[random_() % names_.size()], "default", "r");
     if (!adapter.ok()) return;
     const absl::Status why = MakeError(absl::StatusCode::kDataLoss, Reason::kDigestMismatch,
                                        "adapter", "x", "flipped bit");

@@ -23,14 +23,14 @@ constexpr size_t kMaxPageBytes = 2 << 20;
 
 std::string TenantOf(const std::string& tenant) { return tenant.empty() ? "default" : tenant; }
 
-// A page token is where the page before ended: tenant, a NUL, its last name.
+// A page token is where the page before ended: tenant, a NUL, the last one's text.
 std::string MakePageToken(const std::string& tenant, const std::string& last) {
   std::string token;
   absl::WebSafeBase64Escape(absl::StrCat(tenant, std::string(1, '\0'), last), &token);
   return token;
 }
 
-// The name that the page comes after; empty for the first one.
+// What the page comes after; empty for the first one.
 absl::StatusOr<std::string> ParsePageToken(const std::string& token, const std::string& tenant) {
   if (token.empty()) return std::string();
   std::string place;
@@ -117,7 +117,8 @@ class AdaptersService::Service : public v1::Adapters::CallbackService {
     const std::string tenant = TenantOf(request.tenant());
     ASSIGN_OR_RETURN(const size_t size, PageSize(request.page_size()));
     ASSIGN_OR_RETURN(const std::string after, ParsePageToken(request.page_token(), tenant));
-    const std::vector<AdapterEntry> entries = registry_->List(tenant, {after, 0}, size + 1);
+    const std::vector<AdapterEntry> entries =
+        registry_->List(tenant, ParseAdapterRef(after).value_or(AdapterRef{after}), size + 1);
     const AdapterMessages messages(engine_->Status(), model_);
     size_t bytes = 0;
     for (size_t i = 0; i < entries.size() && i < size && bytes < kMaxPageBytes; ++i) {
@@ -127,7 +128,8 @@ class AdaptersService::Service : public v1::Adapters::CallbackService {
     }
     const auto count = static_cast<size_t>(out->adapters_size());
     if (count < entries.size()) {
-      out->set_next_page_token(MakePageToken(tenant, entries[count - 1].name));
+      out->set_next_page_token(MakePageToken(
+          tenant, AdapterRef{entries[count - 1].name, entries[count - 1].version}.Text()));
     }
     return absl::OkStatus();
   }
