@@ -58,8 +58,6 @@ constexpr auto kNames = std::to_array<std::pair<Reason, const char*>>({
     {Reason::kWorkerLost, "worker_lost"},
     {Reason::kNameTaken, "name_taken"},
     {Reason::kTooLarge, "too_large"},
-    {Reason::kInUse, "in_use"},
-    {Reason::kStaleRevision, "stale_revision"},
     {Reason::kModelInvalid, "model_invalid"},
     {Reason::kUnsupportedModel, "unsupported_model"},
     {Reason::kCannotSplit, "cannot_split"},

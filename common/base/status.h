@@ -57,8 +57,6 @@ enum class Reason {
   kWorkerLost,
   kNameTaken,
   kTooLarge,
-  kInUse,          // an alias or a pin holds it
-  kStaleRevision,  // the alias was changed meanwhile
   // models and groups
   kModelInvalid,
   kUnsupportedModel,

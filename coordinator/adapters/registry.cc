@@ -80,7 +80,7 @@ absl::StatusOr<std::vector<RetiredVersion>> Registry::Unregister(const std::stri
     for (const auto& [number, found] : impl_->names.adapters().at(key)) {
       if (version != 0 && number != version) continue;
       if (!found.aliases.empty()) {
-        return MakeError(absl::StatusCode::kFailedPrecondition, Reason::kInUse, "name",
+        return MakeError(absl::StatusCode::kFailedPrecondition, Reason::kNameTaken, "name",
                          AdapterRef{name, number}.Text(),
                          absl::StrCat("is what the alias ", absl::StrJoin(found.aliases, ", "),
                                       " stands for; change or remove the alias first"));

@@ -95,7 +95,7 @@ class Registry {
       const std::string& name, const std::string& tenant, bool new_version,
       const std::function<absl::StatusOr<LoadedAdapter>()>& source);
   // Version 0: all. New requests don't find them from then on; pins go too.
-  // FAILED_PRECONDITION/in_use while an alias names one of them.
+  // FAILED_PRECONDITION/name_taken while an alias names one of them.
   absl::StatusOr<std::vector<RetiredVersion>> Unregister(const std::string& name,
                                                          const std::string& tenant,
                                                          uint32_t version = 0);
@@ -107,7 +107,7 @@ class Registry {
   size_t size() const;  // adapters' names, all tenants
 
   // ---- Aliases. `expected`: the revision that the caller has seen; another one is
-  // ABORTED/stale_revision, 0 takes any. A change that was made already succeeds again.
+  // ABORTED, 0 takes any. A change that was made already succeeds again.
 
   absl::StatusOr<AliasEntry> SetAlias(const std::string& alias, const std::string& tenant,
                                       std::vector<AliasTarget> targets, uint64_t expected = 0);
@@ -129,7 +129,7 @@ class Registry {
 
   absl::StatusOr<AdapterEntry> Pin(const std::string& name, const std::string& tenant,
                                    uint32_t version, const std::string& group);
-  // Group "" takes all pins of the version away. FAILED_PRECONDITION/in_use for one group of a
+  // Group "" takes all pins of the version away. FAILED_PRECONDITION/name_taken for one group of a
   // version that is pinned on all.
   absl::StatusOr<AdapterEntry> Unpin(const std::string& name, const std::string& tenant,
                                      uint32_t version, const std::string& group);

@@ -46,7 +46,7 @@ absl::StatusOr<Names::Alias> Registry::Impl::FindAlias(const Key& key) const {
 absl::StatusOr<Names::Alias> Registry::Impl::FindAliasAt(const Key& key, uint64_t expected) const {
   ASSIGN_OR_RETURN(Names::Alias alias, FindAlias(key));
   if (expected == 0 || alias.revision == expected) return alias;
-  return MakeError(absl::StatusCode::kAborted, Reason::kStaleRevision, "expected_revision",
+  return MakeError(absl::StatusCode::kAborted, Reason::kInvalidArgument, "expected_revision",
                    absl::StrCat(expected),
                    absl::StrCat("the alias ", key.second, " is at revision ", alias.revision));
 }

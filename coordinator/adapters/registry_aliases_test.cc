@@ -72,7 +72,7 @@ TEST_F(RegistryAliasesTest, WhatAnAliasStandsForCannotBeUnregistered) {
   for (const uint32_t version : {0, 1}) {
     const absl::Status status = registry_->Unregister("a", "default", version).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-    EXPECT_EQ(ReasonOf(status), Reason::kInUse);
+    EXPECT_EQ(ReasonOf(status), Reason::kNameTaken);
     EXPECT_THAT(std::string(status.message()), HasSubstr("canary, prod"));
   }
   ASSERT_TRUE(registry_->RemoveAlias("canary", "default").ok());
@@ -118,7 +118,7 @@ TEST_F(RegistryAliasesTest, AChangeOfASeenRevisionIsRefusedWhenAnotherCameFirst)
   ASSERT_TRUE(Set("prod", {{"a", 2}}, 1).ok());
   const absl::Status late = Set("prod", {{"a", 1, 5}}, 1).status();
   EXPECT_EQ(late.code(), absl::StatusCode::kAborted);
-  EXPECT_EQ(ReasonOf(late), Reason::kStaleRevision);
+  EXPECT_EQ(ReasonOf(late), Reason::kInvalidArgument);
   EXPECT_EQ(Set("prod", {{"a", 2}}, 1)->revision, 2u);  // made already
   EXPECT_EQ(registry_->RemoveAlias("prod", "default", 1).code(), absl::StatusCode::kAborted);
   EXPECT_TRUE(registry_->RemoveAlias("prod", "default", 2).ok());

@@ -36,7 +36,8 @@ class RegistryTest : public testing::Test {
   void SetUp() override {
     base_ =
         std::filesystem::path(testing::TempDir()) /
-        (std::string("registry_") + testing::UnitTest::GetInstance()->current_test_info()->name());
+        absl::StrCat("registry_", testing::UnitTest::GetInstance()->current_test_info()->name(), "_",
+                     getpid());
     std::filesystem::remove_all(base_);
     std::filesystem::create_directories(base_ / "root");
     for (const char* name : {"one", "two", "three", "bad"}) Write(name, name);

@@ -10,7 +10,7 @@ namespace {
 constexpr size_t kMaxGroupBytes = 255;
 
 absl::Status PinnedOnAll(const std::string& adapter) {
-  return MakeError(absl::StatusCode::kFailedPrecondition, Reason::kInUse, "name", adapter,
+  return MakeError(absl::StatusCode::kFailedPrecondition, Reason::kNameTaken, "name", adapter,
                    "is pinned on all groups, not on one of them");
 }
 

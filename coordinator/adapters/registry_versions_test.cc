@@ -170,7 +170,7 @@ TEST_F(RegistryVersionsTest, PinsLiveWithTheirVersion) {
   EXPECT_THAT(registry_->Get("a", "default", 2)->pins, testing::ElementsAre(""));
   EXPECT_EQ(registry_->Pins().size(), 3u);
 
-  EXPECT_EQ(ReasonOf(registry_->Unpin("a", "default", 2, "g0").status()), Reason::kInUse);
+  EXPECT_EQ(ReasonOf(registry_->Unpin("a", "default", 2, "g0").status()), Reason::kNameTaken);
   EXPECT_TRUE(registry_->Unpin("a", "default", 1, "g7").ok());
   EXPECT_THAT(registry_->Unpin("a", "default", 1, "g0")->pins, testing::ElementsAre("g1"));
   EXPECT_TRUE(registry_->Unpin("a", "default", 1, "")->pins.empty());
