@@ -23,6 +23,7 @@
 #include "coordinator/engine/engine_metrics.h"
 #include "coordinator/frontend/frontend.h"
 #include "coordinator/rpc/adapters_service.h"
+#include "coordinator/rpc/aliases_service.h"
 #include "coordinator/rpc/cluster_service.h"
 #include "coordinator/rpc/inference_service.h"
 #include "coordinator/rpc/server.h"
@@ -168,6 +169,7 @@ struct Coordinator::Parts {
   std::unique_ptr<WorkPool> request_pool, admin_pool, upload_pool, registrations;
   std::unique_ptr<InferenceService> inference;
   std::unique_ptr<AdaptersService> adapters;
+  std::unique_ptr<AliasesService> aliases;
   std::unique_ptr<UploadsService> uploads;
   std::unique_ptr<ClusterService> cluster;
   std::unique_ptr<GroupService> groups;
@@ -251,6 +253,7 @@ void Coordinator::Parts::MakeServices() {
       StreamMetrics{engine_metrics->stream_backpressure_seconds, MonotonicClock()});
   adapters = std::make_unique<AdaptersService>(registry.get(), engine.get(), model.spec,
                                                admin_pool.get(), registrations.get());
+  aliases = std::make_unique<AliasesService>(registry.get(), admin_pool.get());
   uploads = std::make_unique<UploadsService>(upload_store.get(), registry.get(), engine.get(),
                                              model.spec, upload_pool.get(), registrations.get());
   cluster = std::make_unique<ClusterService>(
@@ -284,10 +287,11 @@ void Coordinator::Parts::Preload() {
 }
 
 absl::Status Coordinator::Parts::Listen() {
-  ASSIGN_OR_RETURN(auto started,
-                   RpcServer::Start(options.listen,
-                                    {inference->service(), adapters->service(), uploads->service(),
-                                     cluster->service(), groups->service(), blobs->service()}));
+  ASSIGN_OR_RETURN(
+      auto started,
+      RpcServer::Start(options.listen, {inference->service(), adapters->service(),
+                                        aliases->service(), uploads->service(), cluster->service(),
+                                        groups->service(), blobs->service()}));
   std::lock_guard lock(serving_mutex);
   server = std::move(started);
   server->SetServing(serving);

@@ -43,6 +43,9 @@ int Main(int argc, char** argv) {
     LogError(std::string(usage.message()));
     return 2;
   }
+  // A limit on the size of files is an error of the write that meets it.
+  std::signal(SIGXFSZ, SIG_IGN);
+
   const auto coordinator = Coordinator::Start(options);
   if (!coordinator.ok()) {
     LogError(std::string(coordinator.status().message()));

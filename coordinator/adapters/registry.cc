@@ -13,7 +13,7 @@
 namespace rootstock {
 
 Registry::Registry(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-Registry::~Registry() = default;
+Registry::~Registry() { CountLeaks(); }
 
 absl::StatusOr<std::unique_ptr<Registry>> Registry::Open(RegistryOptions options) {
   auto impl = std::make_unique<Impl>(std::move(options));

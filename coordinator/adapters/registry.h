@@ -73,7 +73,7 @@ class Registry {
   // Raises the incarnation durably. ALREADY_EXISTS/name_taken when an adapter or alias has the
   // base's name.
   static absl::StatusOr<std::unique_ptr<Registry>> Open(RegistryOptions options);
-  ~Registry();
+  ~Registry();  // after all that asks for handles: those that are out are counted as leaks
 
   uint64_t incarnation() const;
 

@@ -25,7 +25,8 @@ namespace {
 namespace fs = std::filesystem;
 
 absl::StatusOr<std::unique_ptr<Registry>> OpenIn(const fs::path& data) {
-  return Registry::Open({.data_dir = data, .base_name = "base", .unix_ms = [] { return int64_t{1}; }});
+  return Registry::Open(
+      {.data_dir = data, .base_name = "base", .unix_ms = [] { return int64_t{1}; }});
 }
 
 std::string ReadAll(const fs::path& file) {
@@ -110,8 +111,7 @@ class AliasSwitch : public testing::Test {
     auto registry = OpenIn(scratch_.path() / "live");
     ASSERT_TRUE(registry.ok()) << registry.status();
     for (const char* text : {"one", "two"}) {
-      ASSERT_TRUE(
-          (*registry)->RegisterFrom("a", "t", true, [&] { return LoadedText(text); }).ok());
+      ASSERT_TRUE((*registry)->RegisterFrom("a", "t", true, [&] { return LoadedText(text); }).ok());
     }
     ASSERT_TRUE((*registry)->SetAlias("prod", "t", {{"a", 1}}).ok());
     for (const char* file : {"registry.db", "registry.db-wal"}) {
@@ -235,7 +235,8 @@ TEST_F(RegistryOnABadDisk, F11AFullDiskRefusesChangesAndServesOn) {
     EXPECT_THAT(std::string(full.message()), testing::HasSubstr("SQLite"));
     EXPECT_EQ(registry_->SetAlias("prod", "t0", {{"a", 1, 2}}).status().code(), c.code);
     EXPECT_EQ(registry_->Pin("a", "t0", 1, "").status().code(), c.code);
-    EXPECT_EQ(registry_->Unregister("a", "t0").status().code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_EQ(registry_->Unregister("a", "t0").status().code(),
+              absl::StatusCode::kFailedPrecondition);
     EXPECT_EQ(registry_->RemoveAlias("prod", "t0").code(), c.code);
     EXPECT_EQ(ShowRegistry(*registry_), before);
     EXPECT_EQ(registry_->Resolve("prod", "t0", "r")->resolved, "a@1");

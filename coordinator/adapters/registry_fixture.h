@@ -34,10 +34,9 @@ inline absl::StatusOr<LoadedAdapter> LoadText(const std::filesystem::path& direc
 class RegistryTest : public testing::Test {
  protected:
   void SetUp() override {
-    base_ =
-        std::filesystem::path(testing::TempDir()) /
-        absl::StrCat("registry_", testing::UnitTest::GetInstance()->current_test_info()->name(), "_",
-                     getpid());
+    base_ = std::filesystem::path(testing::TempDir()) /
+            absl::StrCat("registry_", testing::UnitTest::GetInstance()->current_test_info()->name(),
+                         "_", getpid());
     std::filesystem::remove_all(base_);
     std::filesystem::create_directories(base_ / "root");
     for (const char* name : {"one", "two", "three", "bad"}) Write(name, name);

@@ -3,6 +3,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/time/time.h"
+#include "common/base/adapter_ref.h"
 #include "coordinator/ctl/commands.h"
 #include "coordinator/ctl/registered.h"
 #include "rootstock/v1/adapters.grpc.pb.h"
@@ -22,10 +24,41 @@ std::string Places(const Message& adapter) {
   return out.empty() ? "in no group" : out;
 }
 
+// The fastest place that holds it anywhere.
+std::string TierOf(const v1::AdapterSummary& adapter) {
+  for (const char* tier : {"device", "host", "disk"}) {
+    for (const v1::Residency& place : adapter.residency()) {
+      if (place.tier() == tier) return tier;
+    }
+  }
+  return "coordinator";
+}
+
+std::string Time(int64_t unix_ms) {
+  if (unix_ms == 0) return "never";
+  return absl::FormatTime("%Y-%m-%d %H:%M:%SZ", absl::FromUnixMillis(unix_ms), absl::UTCTimeZone());
+}
+
+// "-" for none; groups, or "*" for all.
+template <typename List>
+std::string Joined(const List& words) {
+  return words.empty() ? "-" : absl::StrJoin(words, ",");
+}
+
+template <typename Message>
+std::string NameOf(const Message& adapter) {
+  return AdapterRef{adapter.name(), adapter.version()}.Text();
+}
+
 void PrintReceipt(const v1::Adapter& adapter) {
   const v1::Receipt& receipt = adapter.receipt();
-  std::printf("adapter   %s, %s\ndigest    %s\n", adapter.name().c_str(), adapter.state().c_str(),
+  std::printf("adapter   %s, %s%s\ndigest    %s\n", NameOf(adapter).c_str(),
+              adapter.state().c_str(), adapter.newest() ? ", the newest" : "",
               adapter.digest().c_str());
+  std::printf("aliases   %s\npins      %s\n", Joined(adapter.aliases()).c_str(),
+              Joined(adapter.pins()).c_str());
+  std::printf("added     %s, last used %s\n", Time(adapter.registered_unix_ms()).c_str(),
+              Time(adapter.last_used_unix_ms()).c_str());
   std::printf("file      %s, largest rounding %.3g, %llu bytes stored\n",
               receipt.file_dtype().c_str(), receipt.max_rounding(),
               static_cast<unsigned long long>(receipt.blob_bytes()));
@@ -63,19 +96,21 @@ void PrintRegistered(const ClientOptions& options, const v1::Adapter& adapter) {
     return;
   }
   const v1::Receipt& receipt = adapter.receipt();
-  std::printf("%s registered: %d modules, digest %.12s\n", adapter.name().c_str(),
+  std::printf("%s registered: %d modules, digest %.12s\n", NameOf(adapter).c_str(),
               receipt.modules_size(), adapter.digest().c_str());
   if (!receipt.base_name_warning().empty()) {
     std::printf("warning: %s\n", receipt.base_name_warning().c_str());
   }
 }
 
-int AddAdapter(const ClientOptions& options, const std::string& name, const std::string& path) {
+int AddAdapter(const ClientOptions& options, const std::string& name, const std::string& path,
+               bool new_version) {
   grpc::ClientContext context;
   SetDeadline(options, context);
   v1::RegisterRequest request;
   request.set_name(name);
   request.set_path(path);
+  request.set_new_version(new_version);
   request.set_tenant(options.tenant);
   v1::RegisterResponse response;
   const grpc::Status status = Stub(options)->Register(&context, request, &response);
@@ -84,11 +119,12 @@ int AddAdapter(const ClientOptions& options, const std::string& name, const std:
   return kExitOk;
 }
 
-int ShowAdapter(const ClientOptions& options, const std::string& name) {
+int ShowAdapter(const ClientOptions& options, const AdapterRef& ref) {
   grpc::ClientContext context;
   SetDeadline(options, context);
   v1::GetAdapterRequest request;
-  request.set_name(name);
+  request.set_name(ref.name);
+  request.set_version(ref.version);
   request.set_tenant(options.tenant);
   v1::Adapter adapter;
   const grpc::Status status = Stub(options)->Get(&context, request, &adapter);
@@ -119,12 +155,15 @@ int ListAdapters(const ClientOptions& options, int32_t page_size, const std::str
     PrintJson(all);
     return kExitOk;
   }
-  std::vector<std::vector<std::string>> rows = {
-      {"name", "digest", "state", "lora_ranks", "modules", "bytes", "resident"}};
+  std::vector<std::vector<std::string>> rows = {{"name", "tier", "digest", "state", "lora_ranks",
+                                                 "modules", "bytes", "resident", "pins", "aliases",
+                                                 "last used"}};
   for (const v1::AdapterSummary& adapter : all.adapters()) {
-    rows.push_back({adapter.name(), adapter.digest().substr(0, 12), adapter.state(),
-                    absl::StrJoin(adapter.lora_ranks(), ","), absl::StrCat(adapter.modules()),
-                    absl::StrCat(adapter.blob_bytes()), Places(adapter)});
+    rows.push_back({NameOf(adapter), TierOf(adapter), adapter.digest().substr(0, 12),
+                    adapter.state(), absl::StrJoin(adapter.lora_ranks(), ","),
+                    absl::StrCat(adapter.modules()), absl::StrCat(adapter.blob_bytes()),
+                    Places(adapter), Joined(adapter.pins()), Joined(adapter.aliases()),
+                    Time(adapter.last_used_unix_ms())});
   }
   PrintTable(rows);
   if (!all.next_page_token().empty()) {
@@ -133,11 +172,12 @@ int ListAdapters(const ClientOptions& options, int32_t page_size, const std::str
   return kExitOk;
 }
 
-int RemoveAdapter(const ClientOptions& options, const std::string& name) {
+int RemoveAdapter(const ClientOptions& options, const AdapterRef& ref) {
   grpc::ClientContext context;
   SetDeadline(options, context);
   v1::UnregisterRequest request;
-  request.set_name(name);
+  request.set_name(ref.name);
+  request.set_version(ref.version);
   request.set_tenant(options.tenant);
   v1::UnregisterResponse response;
   const grpc::Status status = Stub(options)->Unregister(&context, request, &response);
@@ -145,8 +185,31 @@ int RemoveAdapter(const ClientOptions& options, const std::string& name) {
   if (options.json) {
     PrintJson(response);
   } else {
-    std::printf("%s removed, %llu bytes freed\n", name.c_str(),
+    std::printf("%s removed, %llu bytes freed\n", ref.Text().c_str(),
                 static_cast<unsigned long long>(response.freed_bytes()));
+  }
+  return kExitOk;
+}
+
+int PinAdapter(const ClientOptions& options, const AdapterRef& ref, const std::string& group,
+               bool pinned) {
+  grpc::ClientContext context;
+  SetDeadline(options, context);
+  v1::PinRequest request;
+  request.set_name(ref.name);
+  request.set_version(ref.version);
+  request.set_tenant(options.tenant);
+  request.set_group(group);
+  v1::PinResponse response;
+  const auto stub = Stub(options);
+  const grpc::Status status =
+      pinned ? stub->Pin(&context, request, &response) : stub->Unpin(&context, request, &response);
+  if (!status.ok()) return Fail(options, status, context);
+  if (options.json) {
+    PrintJson(response);
+  } else {
+    std::printf("%s pinned on: %s\n", AdapterRef{ref.name, response.version()}.Text().c_str(),
+                Joined(response.pins()).c_str());
   }
   return kExitOk;
 }

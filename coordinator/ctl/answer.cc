@@ -67,6 +67,7 @@ void Answer::Add(const v1::GenerateResponse& message) {
 
 nlohmann::json Answer::ToJson() const {
   nlohmann::json out = {{"model", accepted_.model()},
+                        {"resolved_model", accepted_.resolved_model()},
                         {"request_id", accepted_.request_id()},
                         {"adapter_digest", accepted_.adapter_digest()},
                         {"seed", accepted_.seed()},

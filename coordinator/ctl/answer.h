@@ -17,8 +17,8 @@ namespace rootstock {
 class Answer {
  public:
   void Add(const v1::GenerateResponse& message);
-  // {"model", "request_id", "adapter_digest", "seed", "usage", "samples": [{"index", "text",
-  // "token_ids", "finish_reason", "stop_match", "logprobs"}], "prompt_logprobs"}
+  // {"model", "resolved_model", "request_id", "adapter_digest", "seed", "usage", "samples":
+  // [{"index", "text", "token_ids", "finish_reason", "stop_match", "logprobs"}], "prompt_logprobs"}
   nlohmann::json ToJson() const;
 
  private:

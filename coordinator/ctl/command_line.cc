@@ -36,19 +36,50 @@ FlagSpec Argument(std::string shown, std::string* target, bool required = true) 
   return {.name = shown, .target = target, .placeholder = shown, .required = required};
 }
 
+// NAME, or with its version NAME@N.
+FlagSpec AdapterArgument(AdapterRef* target) {
+  return {.name = "NAME[@N]",
+          .target = FlagSetter{FlagSetter::Kind::kText,
+                               [target](const std::vector<std::string>& texts) -> absl::Status {
+                                 const auto ref = ParseAdapterRef(texts[0]);
+                                 if (!ref) {
+                                   return InvalidField(Reason::kInvalidArgument, "NAME", texts[0],
+                                                       "must be NAME or NAME@N, N from 1");
+                                 }
+                                 *target = *ref;
+                                 return absl::OkStatus();
+                               }},
+          .placeholder = "NAME[@N]",
+          .required = true};
+}
+
+void AddPinCommands(CommandLineValues& v, std::vector<CommandSpec>& out) {
+  for (const bool pinned : {true, false}) {
+    out.push_back(
+        {.name = pinned ? "adapter pin" : "adapter unpin",
+         .help = pinned ? "keep it on the device" : "let it go when others need the room",
+         .arguments = {AdapterArgument(&v.adapter)},
+         .table = {{.name = "group", .target = &v.group, .help = "default: all groups"}},
+         .run = [&v, pinned] { return PinAdapter(v.client, v.adapter, v.group, pinned); }});
+  }
+}
+
 void AddAdapterCommands(CommandLineValues& v, std::vector<CommandSpec>& out) {
   out.push_back({.name = "adapter add",
                  .help = "register a PEFT directory under the coordinator's --adapter-root",
                  .arguments = {Argument("NAME", &v.name), Argument("PATH", &v.path)},
-                 .run = [&v] { return AddAdapter(v.client, v.name, v.path); }});
+                 .table = {{.name = "new-version",
+                            .target = &v.new_version,
+                            .help = "under a name that has other content"}},
+                 .run = [&v] { return AddAdapter(v.client, v.name, v.path, v.new_version); }});
   out.push_back({.name = "adapter upload",
                  .help = "send a local PEFT directory and register it; resumes",
                  .arguments = {Argument("NAME", &v.name), Argument("DIR", &v.path)},
                  .run = [&v] { return UploadAdapter(v.client, v.name, v.path); }});
   out.push_back({.name = "adapter show",
                  .help = "what was understood of it, and where it is",
-                 .arguments = {Argument("NAME", &v.name)},
-                 .run = [&v] { return ShowAdapter(v.client, v.name); }});
+                 .arguments = {AdapterArgument(&v.adapter)},
+                 .run = [&v] { return ShowAdapter(v.client, v.adapter); }});
   out.push_back({.name = "adapter list",
                  .help = "all adapters, or a page of them",
                  .table = {{.name = "page-size",
@@ -60,9 +91,45 @@ void AddAdapterCommands(CommandLineValues& v, std::vector<CommandSpec>& out) {
                             .help = "the page that another one named as its next"}},
                  .run = [&v] { return ListAdapters(v.client, v.page_size, v.page_token); }});
   out.push_back({.name = "adapter rm",
-                 .help = "forget a name; running requests finish",
-                 .arguments = {Argument("NAME", &v.name)},
-                 .run = [&v] { return RemoveAdapter(v.client, v.name); }});
+                 .help = "forget a version, or a name with all; running requests finish",
+                 .arguments = {AdapterArgument(&v.adapter)},
+                 .run = [&v] { return RemoveAdapter(v.client, v.adapter); }});
+  AddPinCommands(v, out);
+}
+
+void AddAliasCommands(CommandLineValues& v, std::vector<CommandSpec>& out) {
+  FlagSpec targets = {.name = "TARGETS",
+                      .target = FlagSetter{FlagSetter::Kind::kText,
+                                           [&v](const std::vector<std::string>& texts) {
+                                             auto parsed = ParseAliasTargets(texts[0]);
+                                             if (parsed.ok()) v.targets = *std::move(parsed);
+                                             return parsed.status();
+                                           }},
+                      .placeholder = "TARGETS",
+                      .required = true};
+  out.push_back({.name = "alias set",
+                 .help = "what it stands for: NAME[@N][=WEIGHT], several with commas",
+                 .arguments = {Argument("ALIAS", &v.name), std::move(targets)},
+                 .run = [&v] { return SetAlias(v.client, v.name, v.targets); }});
+  out.push_back({.name = "alias show",
+                 .help = "what it stands for, and stood for",
+                 .arguments = {Argument("ALIAS", &v.name)},
+                 .run = [&v] { return ShowAlias(v.client, v.name); }});
+  out.push_back(
+      {.name = "alias list", .help = "all aliases", .run = [&v] { return ListAliases(v.client); }});
+  out.push_back(
+      {.name = "alias rollback",
+       .help = "what it stood for before",
+       .arguments = {Argument("ALIAS", &v.name)},
+       .table = {{.name = "to-revision",
+                  .target = &v.revision,
+                  .help = "an earlier one; 0: the one before",
+                  .min = 0}},
+       .run = [&v] { return RollbackAlias(v.client, v.name, static_cast<uint64_t>(v.revision)); }});
+  out.push_back({.name = "alias rm",
+                 .help = "forget an alias; its adapters stay",
+                 .arguments = {Argument("ALIAS", &v.name)},
+                 .run = [&v] { return RemoveAlias(v.client, v.name); }});
 }
 
 void AddOtherCommands(CommandLineValues& v, std::vector<CommandSpec>& out) {
@@ -149,6 +216,7 @@ std::vector<FlagSpec> ClientFlags(CommandLineValues& v) {
 std::vector<CommandSpec> ClientCommands(CommandLineValues& values) {
   std::vector<CommandSpec> commands = {GenerateCommand(values)};
   AddAdapterCommands(values, commands);
+  AddAliasCommands(values, commands);
   AddTokenCommands(values, commands);
   AddOtherCommands(values, commands);
   for (CommandSpec& command : commands) {

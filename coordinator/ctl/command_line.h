@@ -4,8 +4,10 @@
 #include <string>
 #include <vector>
 
+#include "common/base/adapter_ref.h"
 #include "common/flags/commands.h"
 #include "coordinator/ctl/client.h"
+#include "rootstock/v1/aliases.pb.h"
 #include "rootstock/v1/inference.pb.h"
 
 namespace rootstock {
@@ -14,7 +16,11 @@ namespace rootstock {
 struct CommandLineValues {
   ClientOptions client;
   v1::GenerateRequest request;
-  std::string batch, name, path, page_token;
+  std::string batch, name, path, page_token, group;
+  AdapterRef adapter;
+  std::vector<v1::AliasTarget> targets;
+  bool new_version = false;
+  int64_t revision = 0;
   int32_t parallel = 256, page_size = 0;
   v1::TokenizeRequest tokenize;
   v1::DetokenizeRequest detokenize;

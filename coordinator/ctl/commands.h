@@ -2,8 +2,12 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
+#include "absl/status/statusor.h"
+#include "common/base/adapter_ref.h"
 #include "coordinator/ctl/client.h"
+#include "rootstock/v1/aliases.pb.h"
 #include "rootstock/v1/inference.pb.h"
 
 namespace rootstock {
@@ -25,7 +29,21 @@ int UploadAdapter(const ClientOptions& options, const std::string& name,
 int ShowAdapter(const ClientOptions& options, const std::string& name);
 // All of them, or with a page size or token that one page.
 int ListAdapters(const ClientOptions& options, int32_t page_size, const std::string& page_token);
-int RemoveAdapter(const ClientOptions& options, const std::string& name);
+// Without a version all of them.
+int RemoveAdapter(const ClientOptions& options, const AdapterRef& ref);
+// Group "": all.
+int PinAdapter(const ClientOptions& options, const AdapterRef& ref, const std::string& group,
+               bool pinned);
+
+// NAME[@N][=WEIGHT], with commas between several.
+absl::StatusOr<std::vector<v1::AliasTarget>> ParseAliasTargets(const std::string& text);
+int SetAlias(const ClientOptions& options, const std::string& alias,
+             const std::vector<v1::AliasTarget>& targets);
+int ShowAlias(const ClientOptions& options, const std::string& alias);  // with its revisions
+int ListAliases(const ClientOptions& options);
+// To that revision; 0: to the one before.
+int RollbackAlias(const ClientOptions& options, const std::string& alias, uint64_t revision);
+int RemoveAlias(const ClientOptions& options, const std::string& alias);
 
 int ShowStatus(const ClientOptions& options);
 int DrainGroup(const ClientOptions& options, const std::string& group);

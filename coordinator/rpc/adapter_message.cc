@@ -23,9 +23,15 @@ void FillCommon(const AdapterEntry& entry, Message* out) {
   out->set_state(AdapterStateName(entry.state));
   out->set_registered_unix_ms(entry.registered_unix_ms);
   out->set_last_used_unix_ms(entry.last_used_unix_ms);
+  out->set_version(entry.version);
+  out->set_newest(entry.newest);
+  for (const std::string& group : entry.pins) out->add_pins(ShownPin(group));
+  for (const std::string& alias : entry.aliases) out->add_aliases(alias);
 }
 
 }  // namespace
+
+std::string ShownPin(const std::string& group) { return group.empty() ? "*" : group; }
 
 AdapterMessages::AdapterMessages(const EngineStatus& status, const ModelSpec& model)
     : model_(model), sharding_(status.lora_sharding) {

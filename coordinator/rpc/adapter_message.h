@@ -14,6 +14,9 @@
 
 namespace rootstock {
 
+// The group of a pin as clients read it: "*" for all.
+std::string ShownPin(const std::string& group);
+
 // Adapters as they were at one moment of the groups: any number of messages out of one status.
 // Immutable; the model outlives it.
 class AdapterMessages {

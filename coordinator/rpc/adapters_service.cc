@@ -6,48 +6,18 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "coordinator/rpc/adapter_message.h"
+#include "coordinator/rpc/page.h"
 #include "coordinator/rpc/status.h"
 #include "rootstock/v1/adapters.grpc.pb.h"
 
 namespace rootstock {
 namespace {
 
-constexpr int kDefaultPage = 100;
-constexpr int kMaxPage = 1000;
 // With many groups a page ends earlier: a message is at most 4 MB at clients that set nothing.
 constexpr size_t kMaxPageBytes = 2 << 20;
-
-std::string TenantOf(const std::string& tenant) { return tenant.empty() ? "default" : tenant; }
-
-// A page token is where the page before ended: tenant, a NUL, the last one's text.
-std::string MakePageToken(const std::string& tenant, const std::string& last) {
-  std::string token;
-  absl::WebSafeBase64Escape(absl::StrCat(tenant, std::string(1, '\0'), last), &token);
-  return token;
-}
-
-// What the page comes after; empty for the first one.
-absl::StatusOr<std::string> ParsePageToken(const std::string& token, const std::string& tenant) {
-  if (token.empty()) return std::string();
-  std::string place;
-  const std::string start = tenant + '\0';
-  if (!absl::WebSafeBase64Unescape(token, &place) || place.compare(0, start.size(), start) != 0) {
-    return InvalidField(Reason::kInvalidArgument, "page_token", token,
-                        "is not what a list of this tenant's adapters returned");
-  }
-  return place.substr(start.size());
-}
-
-absl::StatusOr<size_t> PageSize(int32_t asked) {
-  if (asked < 0) {
-    return InvalidField(Reason::kInvalidArgument, "page_size", absl::StrCat(asked), "is negative");
-  }
-  return static_cast<size_t>(asked == 0 ? kDefaultPage : std::min(asked, kMaxPage));
-}
 
 }  // namespace
 
@@ -66,9 +36,9 @@ class AdaptersService::Service : public v1::Adapters::CallbackService {
                                      const v1::RegisterRequest* request,
                                      v1::RegisterResponse* response) override {
     return RunUnary(context, registrations_, [this, request, response]() -> absl::Status {
-      ASSIGN_OR_RETURN(
-          const AdapterEntry entry,
-          registry_->Register(request->name(), request->path(), TenantOf(request->tenant())));
+      ASSIGN_OR_RETURN(const AdapterEntry entry,
+                       registry_->Register(request->name(), request->path(),
+                                           TenantOf(request->tenant()), request->new_version()));
       return Fill(entry, response->mutable_adapter());
     });
   }
@@ -77,8 +47,9 @@ class AdaptersService::Service : public v1::Adapters::CallbackService {
                                 const v1::GetAdapterRequest* request,
                                 v1::Adapter* response) override {
     return RunUnary(context, pool_, [this, request, response]() -> absl::Status {
-      ASSIGN_OR_RETURN(const AdapterEntry entry,
-                       registry_->Get(request->name(), TenantOf(request->tenant())));
+      ASSIGN_OR_RETURN(
+          const AdapterEntry entry,
+          registry_->Get(request->name(), TenantOf(request->tenant()), request->version()));
       return Fill(entry, response);
     });
   }
@@ -94,8 +65,9 @@ class AdaptersService::Service : public v1::Adapters::CallbackService {
                                        const v1::UnregisterRequest* request,
                                        v1::UnregisterResponse* response) override {
     return RunUnary(context, pool_, [this, request, response]() -> absl::Status {
-      ASSIGN_OR_RETURN(const std::vector<RetiredVersion> gone,
-                       registry_->Unregister(request->name(), TenantOf(request->tenant())));
+      ASSIGN_OR_RETURN(
+          const std::vector<RetiredVersion> gone,
+          registry_->Unregister(request->name(), TenantOf(request->tenant()), request->version()));
       uint64_t freed = 0;
       for (const RetiredVersion& version : gone) {
         if (!version.last_name) continue;
@@ -107,7 +79,33 @@ class AdaptersService::Service : public v1::Adapters::CallbackService {
     });
   }
 
+  grpc::ServerUnaryReactor* Pin(grpc::CallbackServerContext* context, const v1::PinRequest* request,
+                                v1::PinResponse* response) override {
+    return RunUnary(context, pool_, [this, request, response] {
+      return FillPins(registry_->Pin(request->name(), TenantOf(request->tenant()),
+                                     request->version(), request->group()),
+                      response);
+    });
+  }
+
+  grpc::ServerUnaryReactor* Unpin(grpc::CallbackServerContext* context,
+                                  const v1::PinRequest* request,
+                                  v1::PinResponse* response) override {
+    return RunUnary(context, pool_, [this, request, response] {
+      return FillPins(registry_->Unpin(request->name(), TenantOf(request->tenant()),
+                                       request->version(), request->group()),
+                      response);
+    });
+  }
+
  private:
+  absl::Status FillPins(const absl::StatusOr<AdapterEntry>& entry, v1::PinResponse* out) {
+    if (!entry.ok()) return entry.status();
+    out->set_version(entry->version);
+    for (const std::string& group : entry->pins) out->add_pins(ShownPin(group));
+    return absl::OkStatus();
+  }
+
   absl::Status Fill(const AdapterEntry& entry, v1::Adapter* out) {
     return AdapterMessages(engine_->Status(), model_)
         .Fill(entry, registry_->FindDigest(entry.digest), out);

@@ -13,10 +13,12 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "coordinator/rpc/adapters_service.h"
+#include "coordinator/rpc/aliases_service.h"
 #include "coordinator/rpc/fake_engine.h"
 #include "coordinator/rpc/server.h"
 #include "gtest/gtest.h"
 #include "rootstock/v1/adapters.grpc.pb.h"
+#include "rootstock/v1/aliases.grpc.pb.h"
 
 namespace rootstock {
 
@@ -95,11 +97,14 @@ class AdaptersServiceTest : public ::testing::Test {
     ASSERT_TRUE(model.ok()) << model.status();
     service_ = std::make_unique<AdaptersService>(registry_.get(), &engine_, *model, &pool_,
                                                  &registrations_);
-    auto server = RpcServer::Start("127.0.0.1:0", {service_->service()});
+    aliases_ = std::make_unique<AliasesService>(registry_.get(), &pool_);
+    auto server = RpcServer::Start("127.0.0.1:0", {service_->service(), aliases_->service()});
     ASSERT_TRUE(server.ok());
     server_ = *std::move(server);
-    stub_ = v1::Adapters::NewStub(grpc::CreateChannel(absl::StrCat("127.0.0.1:", server_->port()),
-                                                      grpc::InsecureChannelCredentials()));
+    const auto channel = grpc::CreateChannel(absl::StrCat("127.0.0.1:", server_->port()),
+                                             grpc::InsecureChannelCredentials());
+    stub_ = v1::Adapters::NewStub(channel);
+    alias_stub_ = v1::Aliases::NewStub(channel);
   }
 
   void TearDown() override { gate_.Open(); }
@@ -136,8 +141,10 @@ class AdaptersServiceTest : public ::testing::Test {
   WorkPool registrations_{2, 1, "registrations"};
   std::unique_ptr<Registry> registry_;
   std::unique_ptr<AdaptersService> service_;
+  std::unique_ptr<AliasesService> aliases_;
   std::unique_ptr<RpcServer> server_;
   std::unique_ptr<v1::Adapters::Stub> stub_;
+  std::unique_ptr<v1::Aliases::Stub> alias_stub_;
   std::unique_ptr<grpc::ClientContext> context_;
 };
 

@@ -98,10 +98,10 @@ class AliasesService::Service : public v1::Aliases::CallbackService {
                                      const v1::RollbackAliasRequest* request,
                                      v1::Alias* response) override {
     return RunUnary(context, pool_, [this, request, response] {
-      return FillWith(registry_->RollbackAlias(request->name(), TenantOf(request->tenant()),
-                                               request->to_revision(),
-                                               request->expected_revision()),
-                      response);
+      return FillWith(
+          registry_->RollbackAlias(request->name(), TenantOf(request->tenant()),
+                                   request->to_revision(), request->expected_revision()),
+          response);
     });
   }
 

@@ -19,9 +19,9 @@ constexpr int kKeepaliveTimeoutMs = 5000;
 constexpr int kMinPingIntervalMs = 1000;  // what a peer may send
 
 constexpr char kInference[] = "rootstock.v1.Inference";
-constexpr const char* kAlwaysServing[] = {"rootstock.v1.Adapters", "rootstock.v1.Uploads",
-                                          "rootstock.v1.Cluster", "rootstock.v1.Group",
-                                          "rootstock.v1.Blobs"};
+constexpr const char* kAlwaysServing[] = {"rootstock.v1.Adapters", "rootstock.v1.Aliases",
+                                          "rootstock.v1.Uploads",  "rootstock.v1.Cluster",
+                                          "rootstock.v1.Group",    "rootstock.v1.Blobs"};
 
 void SetArguments(grpc::ServerBuilder& builder) {
   // A taken port is an error, not a port shared with whoever has it.

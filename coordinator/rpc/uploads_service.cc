@@ -8,13 +8,12 @@
 
 #include "common/base/status.h"
 #include "coordinator/rpc/adapter_message.h"
+#include "coordinator/rpc/page.h"
 #include "coordinator/rpc/status.h"
 #include "rootstock/v1/uploads.grpc.pb.h"
 
 namespace rootstock {
 namespace {
-
-std::string TenantOf(const std::string& tenant) { return tenant.empty() ? "default" : tenant; }
 
 absl::StatusOr<std::vector<UploadFile>> FilesOf(const v1::StartUploadRequest& request) {
   std::vector<UploadFile> files;

@@ -104,10 +104,23 @@ int ShmUnmap(sqlite3_file* file, int remove) {
 }
 
 // Version 2: no memory maps, which would write past us.
-constexpr sqlite3_io_methods kMethods = {
-    2,           Close,       Read,   Write,   Truncate,   Sync,     FileSize,
-    Lock,        Unlock,      CheckReservedLock, FileControl, SectorSize, DeviceCharacteristics,
-    ShmMap,      ShmLock,     ShmBarrier, ShmUnmap};
+constexpr sqlite3_io_methods kMethods = {2,
+                                         Close,
+                                         Read,
+                                         Write,
+                                         Truncate,
+                                         Sync,
+                                         FileSize,
+                                         Lock,
+                                         Unlock,
+                                         CheckReservedLock,
+                                         FileControl,
+                                         SectorSize,
+                                         DeviceCharacteristics,
+                                         ShmMap,
+                                         ShmLock,
+                                         ShmBarrier,
+                                         ShmUnmap};
 
 struct Shim {
   sqlite3_vfs vfs;

@@ -16,7 +16,7 @@ class FaultyVfs {
  public:
   struct Event {
     enum Kind { kWrite, kTruncate, kSync } kind = kWrite;
-    std::string file;  // name without its directory
+    std::string file;    // name without its directory
     int64_t offset = 0;  // of a write; the length of a truncation
     std::string bytes;
   };

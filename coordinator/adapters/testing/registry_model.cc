@@ -21,7 +21,7 @@ uint32_t Below(std::mt19937& random, uint32_t n) { return static_cast<uint32_t>(
 }  // namespace
 
 std::string RegistryOp::Text() const {
-  static constexpr const char* kKinds[] = {"register", "unregister", "set", "rollback",
+  static constexpr const char* kKinds[] = {"register", "unregister", "set",  "rollback",
                                            "remove",   "pin",        "unpin"};
   return absl::StrCat(kKinds[kind], " ", tenant, "/", name, "@", version, " text=", text,
                       " new=", new_version, " targets=", EncodeAliasTargets(targets), " to=", to,
@@ -30,10 +30,10 @@ std::string RegistryOp::Text() const {
 
 RegistryOp RegistryModel::Draw(std::mt19937& random) const {
   static constexpr RegistryOp::Kind kMix[] = {
-      RegistryOp::kRegister, RegistryOp::kRegister,   RegistryOp::kRegister,
+      RegistryOp::kRegister,   RegistryOp::kRegister, RegistryOp::kRegister,
       RegistryOp::kUnregister, RegistryOp::kSetAlias, RegistryOp::kSetAlias,
-      RegistryOp::kSetAlias, RegistryOp::kRollback,   RegistryOp::kRemoveAlias,
-      RegistryOp::kPin,      RegistryOp::kUnpin};
+      RegistryOp::kSetAlias,   RegistryOp::kRollback, RegistryOp::kRemoveAlias,
+      RegistryOp::kPin,        RegistryOp::kUnpin};
   RegistryOp op{.kind = kMix[Below(random, std::size(kMix))]};
   op.tenant = kTenants[Below(random, 2)];
   op.name = kNames[Below(random, static_cast<uint32_t>(kNames.size()))];
@@ -183,8 +183,8 @@ std::string RegistryModel::Show() const {
       if (key.first != tenant) continue;
       for (const auto& [number, version] : versions) {
         absl::StrAppend(&out, tenant, "/", key.second, "@", number, " ",
-                        Sha256Of(version.text).Short(), " pins ",
-                        absl::StrJoin(version.pins, ","), "\n");
+                        Sha256Of(version.text).Short(), " pins ", absl::StrJoin(version.pins, ","),
+                        "\n");
       }
     }
     for (const auto& [key, revisions] : revisions_) {
@@ -252,8 +252,8 @@ std::string ShowRegistry(const Registry& registry) {
   std::string out;
   for (const std::string& tenant : kTenants) {
     for (const AdapterEntry& entry : registry.List(tenant, {}, 1000)) {
-      absl::StrAppend(&out, tenant, "/", entry.name, "@", entry.version, " ",
-                      entry.digest.Short(), " pins ", absl::StrJoin(entry.pins, ","), "\n");
+      absl::StrAppend(&out, tenant, "/", entry.name, "@", entry.version, " ", entry.digest.Short(),
+                      " pins ", absl::StrJoin(entry.pins, ","), "\n");
     }
     for (const AliasEntry& alias : registry.ListAliases(tenant, "", 1000)) {
       absl::StrAppend(&out, tenant, "/", alias.name, " revision ", alias.revision, " ",

@@ -1,0 +1,152 @@
+"""Versions of adapters and aliases, by loractl on a running group."""
+
+import resource
+import subprocess
+import threading
+import unittest
+
+import goldens
+import rig
+
+MODEL = "tests/models/tiny-llama-8q2kv"
+GOLDEN = goldens.GOLDENS[MODEL]
+VERSIONS = {"pirate@1": GOLDEN["llama-r3-all"], "pirate@2": GOLDEN["llama-r16-qv-rslora"]}
+SWITCHES = 200
+TOKENS = 8
+
+
+class Versions(unittest.TestCase):
+    def setUp(self):
+        self.cluster = self.enterContext(
+            rig.Cluster(rig.ROOT / MODEL, "--max-logprobs", "20", adapter_root=rig.ROOT))
+        self.cluster.start_group(2, "--dtype", "f32", "--page-tokens", 16)
+        for resolved, golden in VERSIONS.items():
+            added = self.cluster.ctl("adapter", "add", "pirate", golden["path"], "--new-version")
+            self.assertEqual(added.code, 0, added.errors)
+            self.assertEqual(f"pirate@{added.json['version']}", resolved)
+        self.digests = {resolved: self.ctl("adapter", "show", resolved)["digest"]
+                        for resolved in VERSIONS}
+
+    def ctl(self, *arguments):
+        answer = self.cluster.ctl(*arguments)
+        self.assertEqual(answer.code, 0, answer.errors)
+        return answer.json
+
+    def load(self, model, count):
+        """Requests for all prompts in turn; their answers by label."""
+        prompts = GOLDEN["llama-r3-all"]["prompts"]
+        return self.cluster.batch({
+            f"{i}": {"model": model, "token_ids": prompts[i % len(prompts)]["prompt"].tolist(),
+                     "max_tokens": TOKENS, "ignore_eos": True, "echo_token_ids": True,
+                     "request_id": f"{model}-{i}"}
+            for i in range(count)})
+
+    def check(self, label, answer):
+        """It is wholly one version's: digest, name and tokens. Returns which."""
+        self.assertNotIn("error", answer, label)
+        resolved = answer["resolved_model"]
+        self.assertEqual(answer["adapter_digest"], self.digests[resolved], label)
+        prompts = VERSIONS[resolved]["prompts"]
+        wanted = prompts[int(label) % len(prompts)]["tokens"][:TOKENS].tolist()
+        self.assertEqual(answer["samples"][0]["token_ids"], wanted, (label, resolved))
+        return resolved
+
+    def test_switches_under_load_give_every_answer_one_version(self):
+        self.ctl("alias", "set", "prod", "pirate@1")
+        seen, errors, done = {}, [], threading.Event()
+
+        def ask():
+            try:
+                while not done.is_set():
+                    for label, answer in self.load("prod", 64).items():
+                        resolved = self.check(label, answer)
+                        seen[resolved] = seen.get(resolved, 0) + 1
+            except BaseException as error:  # told below
+                errors.append(error)
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        for i in range(SWITCHES):
+            alias = self.ctl("alias", "set", "prod", f"pirate@{2 - i % 2}")
+            self.assertEqual(alias["revision"], str(i + 2))
+        done.set()
+        asking.join()
+        if errors:
+            raise errors[0]
+        self.assertEqual(set(seen), set(VERSIONS), seen)
+        # What it now stands for is what answers, and nothing else.
+        self.assertEqual({self.check(*item) for item in self.load("prod", 8).items()},
+                         {"pirate@1"})
+        self.assertEqual(self.cluster.metric("adapter_alias_flips_total", result="ok"),
+                         SWITCHES + 1)
+
+    def test_a_canary_gives_a_request_the_same_version_after_a_crash(self):
+        self.ctl("alias", "set", "canary", "pirate@1=3,pirate@2=1")
+        first = {label: self.check(label, answer)
+                 for label, answer in self.load("canary", 40).items()}
+        self.assertEqual(set(first.values()), set(VERSIONS))
+        self.cluster.coordinator.kill()
+        self.cluster.start()
+        self.cluster.wait_ready()
+        again = {label: self.check(label, answer)
+                 for label, answer in self.load("canary", 40).items()}
+        self.assertEqual(again, first)
+
+    def test_the_life_of_an_alias(self):
+        self.ctl("alias", "set", "prod", "pirate@1")
+        self.assertEqual(self.ctl("alias", "set", "prod", "pirate")["targets"][0]["version"], 2)
+        held = self.cluster.ctl("adapter", "rm", "pirate")
+        self.assertEqual(held.code, 1)
+        self.assertIn("prod", held.errors)
+        back = self.ctl("alias", "rollback", "prod")
+        self.assertEqual((back["revision"], back["rolled_back_to"]), ("3", "1"))
+        history = self.ctl("alias", "show", "prod")["history"]
+        self.assertEqual([revision["targets"][0]["version"] for revision in history], [1, 2, 1])
+        self.assertEqual([a["name"] for a in self.ctl("alias", "list")["aliases"]], ["prod"])
+        taken = self.cluster.ctl("adapter", "add", "prod", VERSIONS["pirate@1"]["path"])
+        self.assertEqual(taken.error["reason"], "name_taken")
+        self.ctl("alias", "rm", "prod")
+        gone = self.cluster.generate("prod", [1, 2], 1)
+        self.assertEqual((gone.error["code"], gone.error["reason"]), ("NOT_FOUND", "unknown_model"))
+        self.ctl("adapter", "rm", "pirate@2")
+        answer = self.cluster.generate("pirate", [1, 2], 1)
+        self.assertEqual(answer.json["resolved_model"], "pirate@1")
+
+    def test_the_list_says_version_tier_pins_aliases_and_use(self):
+        self.ctl("alias", "set", "prod", "pirate@1")
+        self.ctl("adapter", "pin", "pirate@1", "--group", "g0")
+        self.ctl("generate", "--model", "prod", "--token-ids", "1,2", "--max-tokens", "2")
+        one, two = self.ctl("adapter", "list")["adapters"]
+        self.assertEqual((one["version"], one["newest"], one["pins"], one["aliases"]),
+                         (1, False, ["g0"], ["prod"]))
+        self.assertGreater(int(one["last_used_unix_ms"]), 0)
+        self.assertEqual((two["version"], two["newest"], two["pins"], two["last_used_unix_ms"]),
+                         (2, True, [], "0"))
+        text = subprocess.run(
+            [rig.BIN / "loractl", "--address", self.cluster.address, "adapter", "list"],
+            capture_output=True, text=True, check=True).stdout.splitlines()
+        self.assertRegex(text[0], r"^name +tier +digest .*pins +aliases +last used")
+        self.assertRegex(text[1], r"^pirate@1 +device .* g0 +prod +2\d{3}-")
+        self.assertRegex(text[2], r"^pirate@2 +coordinator .* - +- +never")
+        self.assertEqual(self.ctl("adapter", "unpin", "pirate@1", "--group", "g0")["pins"], [])
+
+    def test_f11_a_full_disk_refuses_changes_and_answers_go_on(self):
+        """A limit on the size of files stands for a disk that takes no more."""
+        pid = self.cluster.coordinator.popen.pid
+        before = self.ctl("adapter", "list")["adapters"]
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
+        for change in (["alias", "set", "prod", "pirate@1"], ["adapter", "pin", "pirate@1"],
+                       ["adapter", "rm", "pirate@1"]):
+            refused = self.cluster.ctl(*change)
+            self.assertEqual((refused.code, refused.error["reason"]), (1, "io_error"), change)
+            self.assertIn("SQLite", refused.errors)
+        for label, answer in self.load("pirate@1", 8).items():
+            self.assertEqual(self.check(label, answer), "pirate@1")
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+        after = self.ctl("adapter", "list")["adapters"]
+        self.assertEqual([a["digest"] for a in after], [a["digest"] for a in before])
+        self.ctl("alias", "set", "prod", "pirate@1")
+
+
+if __name__ == "__main__":
+    unittest.main()
