@@ -66,7 +66,7 @@ void AddPinCommands(CommandLineValues& v, std::vector<CommandSpec>& out) {
 
 void AddAdapterCommands(CommandLineValues& v, std::vector<CommandSpec>& out) {
   out.push_back({.name = "adapter add",
-                 .help = "register a PEFT directory under the coordinator's --adapter-root",
+                 .help = "register a PEFT directory of the coordinator's root",
                  .arguments = {Argument("NAME", &v.name), Argument("PATH", &v.path)},
                  .table = {{.name = "new-version",
                             .target = &v.new_version,

@@ -22,11 +22,12 @@ int GenerateBatch(const ClientOptions& options, const v1::GenerateRequest& defau
 int Tokenize(const ClientOptions& options, const v1::TokenizeRequest& request);
 int Detokenize(const ClientOptions& options, const v1::DetokenizeRequest& request);
 
-int AddAdapter(const ClientOptions& options, const std::string& name, const std::string& path);
+int AddAdapter(const ClientOptions& options, const std::string& name, const std::string& path,
+               bool new_version);
 // Sends a local PEFT directory; goes on where an earlier try of the same files ended.
 int UploadAdapter(const ClientOptions& options, const std::string& name,
                   const std::string& directory);
-int ShowAdapter(const ClientOptions& options, const std::string& name);
+int ShowAdapter(const ClientOptions& options, const AdapterRef& ref);
 // All of them, or with a page size or token that one page.
 int ListAdapters(const ClientOptions& options, int32_t page_size, const std::string& page_token);
 // Without a version all of them.

@@ -56,9 +56,8 @@ TEST_F(EngineBinding, F5WhatWasAcceptedRunsAsItWasBound) {
 }
 
 TEST_F(EngineBinding, ACanaryDrawsByRequestIdAlsoByOneThatWasDrawn) {
-  ASSERT_TRUE(world_.registry
-                  ->SetAlias("canary", "default", {{"pirate", 1, 1}, {"pirate", 2, 1}})
-                  .ok());
+  ASSERT_TRUE(
+      world_.registry->SetAlias("canary", "default", {{"pirate", 1, 1}, {"pirate", 2, 1}}).ok());
   std::set<std::string> seen;
   for (int i = 0; i < 32; ++i) {
     auto ask = World::Ask("canary", {5}, 1);

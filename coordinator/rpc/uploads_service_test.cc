@@ -125,7 +125,7 @@ TEST_F(UploadsServiceTest, RegistersWhatCame) {
   EXPECT_EQ(adapter.name(), "pirate");
   EXPECT_EQ(adapter.digest(), Sha256Of("weights").Hex());
   EXPECT_EQ(adapter.receipt().modules(0).lora_rank(), 4);
-  EXPECT_TRUE(registry_->Resolve("pirate", "default").ok());
+  EXPECT_TRUE(registry_->Resolve("pirate", "default", "r").ok());
 }
 
 TEST_F(UploadsServiceTest, ACutStreamIsTakenUpWhereItEnded) {
