@@ -58,6 +58,7 @@ TEST_F(MemoryGpuTest, PagesLeaveRoomForTheLargestSteps) {
   EXPECT_GT(use->pages, 512 * kMiB);
   EXPECT_GT(use->weights, 0u);
   EXPECT_LT(use->free, 1024 * kMiB) << "memory that nobody uses";
+  EXPECT_LT(use->graphs, 1024 * kMiB);
   // The first adapter, then the widest step there are sequences for.
   cpu.Attach(64, 8000);
   const Digest adapter = Sha256Of("adapter");

@@ -1,13 +1,18 @@
 #!/usr/bin/env bash
-# The whole path on one GPU: coordinator, lora-worker --device cuda with random weights of a
-# config.json, concurrent streams for the base and for adapters through gRPC.
+# The whole path on one GPU (DEVICE=cpu: on the host): coordinator, lora-worker with random weights
+# of a config.json, concurrent streams for the base and for adapters through gRPC. With NUM_PAGES,
+# which adapters and requests must exceed, first tokens of single requests instead.
 #
 # usage: tests/perf/gpu_stack.sh BIN_DIR MODEL_DIR OUT_DIR
-#   ADAPTERS=8 LORA_RANK=16 STREAMS=64 PROMPT_TOKENS=1024 TOKENS=128 ROUNDS=2 PYTHON=python3
+#   ADAPTERS="8 64" LORA_RANK=16 STREAMS=64 PROMPT_TOKENS=1024 TOKENS=128 ROUNDS=2 PYTHON=python3
+#   DEVICE=cuda NUM_PAGES=0
 set -euo pipefail
 bin=${1:?folder of the binaries} model=${2:?folder with config.json} out=${3:?output folder}
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-adapters=${ADAPTERS:-8} streams=${STREAMS:-64} prompt=${PROMPT_TOKENS:-1024} tokens=${TOKENS:-128}
+adapters=${ADAPTERS:-8 64}
+most=$(tr ' ' '\n' <<<"$adapters" | sort -n | tail -n 1)
+streams=${STREAMS:-64} prompt=${PROMPT_TOKENS:-1024} tokens=${TOKENS:-128}
+pages=${NUM_PAGES:-0}
 scratch=$(mktemp -d)
 mkdir -p "$out"
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
@@ -33,7 +38,7 @@ address() { printf '127.0.0.1:%s' "$(sed -n 's/^grpc[ =:]*//p' "$scratch/ports")
 ctl() { "$bin/loractl" --address "$(address)" "$@"; }
 group_ready() { ctl status --json | grep -q '"state": *"ready"'; }
 
-"${PYTHON:-python3}" "$here/make_adapters.py" "$model" "$scratch/adapters" --count "$adapters" \
+"${PYTHON:-python3}" "$here/make_adapters.py" "$model" "$scratch/adapters" --count "$most" \
   --rank "${LORA_RANK:-16}"
 "$bin/lora-coordinator" --listen 127.0.0.1:0 --metrics-port 0 --port-file "$scratch/ports" \
   --data "$scratch/data" --model "$model" --served-model-name base \
@@ -43,7 +48,7 @@ coordinator=$!
 wait_for 20 test -s "$scratch/ports"
 began=$(date +%s.%N)
 mpirun -np 1 --bind-to none "$bin/lora-worker" --coordinator "$(address)" --model "$model" \
-  --device cuda --load-format dummy --metrics-port 0 --cache-dir "$scratch/cache" \
+  --device "${DEVICE:-cuda}" --load-format dummy --num-pages "$pages" --metrics-port 0 --cache-dir "$scratch/cache" \
   --port-file "$scratch/worker.ports" >"$out/worker.log" 2>&1 &
 worker=$!
 wait_for 120 group_ready
@@ -53,14 +58,23 @@ ready=$(date +%s.%N)
 first=$(date +%s.%N)
 "${PYTHON:-python3}" -c "print(f'worker start to ready {$ready - $began:.2f} s, to the first tokens {$first - $began:.2f} s')" |
   tee "$out/start.txt"
-names=()
-for i in $(seq 0 $((adapters - 1))); do
-  ctl adapter add "a$i" "$scratch/adapters/a$i" >/dev/null
-  names+=(--name "a$i")
+added=0
+for count in $adapters; do
+  began=$(date +%s)
+  seq "$added" $((count - 1)) | xargs -r -P 8 -I{} "$bin/loractl" --address "$(address)" \
+    adapter add "a{}" "$scratch/adapters/a{}" >/dev/null
+  echo "$((count - added)) adapters added in $(($(date +%s) - began)) s"
+  added=$count
+  names=()
+  for i in $(seq 0 $((count - 1))); do names+=(--name "a$i"); done
+  what=(streams --streams "$streams" --max-tokens "$tokens")
+  [ "$pages" -eq 0 ] || what=(first-token)
+  "$bin/lora-bench" "${what[@]}" --address "$(address)" --base base "${names[@]}" \
+    --prompt-tokens "$prompt" --rounds "${ROUNDS:-2}" --out "$out/gpu-stack-$count.json" >/dev/null
+  "${PYTHON:-python3}" -c 'import json, sys
+for e in json.load(open(sys.argv[1])):
+    print(e["case"], round(e["value"], 4), e["unit"], flush=True)' "$out/gpu-stack-$count.json"
 done
-"$bin/lora-bench" streams --address "$(address)" --base base "${names[@]}" --streams "$streams" \
-  --prompt-tokens "$prompt" --max-tokens "$tokens" --rounds "${ROUNDS:-2}" \
-  --out "$out/gpu-stack.json" >/dev/null
 port=$(sed -n 's/^metrics //p' "$scratch/worker.ports")
 "${PYTHON:-python3}" - "$port" "$out/worker.metrics" <<'PYTHON'
 import sys
@@ -69,6 +83,23 @@ import urllib.request
 text = urllib.request.urlopen(f"http://127.0.0.1:{sys.argv[1]}/metrics").read()
 open(sys.argv[2], "wb").write(text)
 PYTHON
-"${PYTHON:-python3}" -c 'import json, sys
-for e in json.load(open(sys.argv[1])):
-    print(e["case"], round(e["value"], 4), e["unit"])' "$out/gpu-stack.json"
+"${PYTHON:-python3}" - "$out" $adapters <<'PYTHON'
+import json
+import sys
+
+out, counts = sys.argv[1], sys.argv[2:]
+entries = [e for n in counts for e in json.load(open(f"{out}/gpu-stack-{n}.json"))]
+with open(f"{out}/gpu-stack.json", "w") as f:
+    f.write("[\n" + ",\n".join(json.dumps(e) for e in entries) + "\n]\n")
+PYTHON
+port=$(sed -n 's/^metrics //p' "$scratch/ports")
+[ -z "$port" ] || "${PYTHON:-python3}" - "$port" "$out/coordinator.metrics" <<'PYTHON'
+import sys
+import urllib.request
+
+text = urllib.request.urlopen(f"http://127.0.0.1:{sys.argv[1]}/metrics").read().decode()
+open(sys.argv[2], "w").write(text)
+for line in text.splitlines():
+    if line.startswith(("rootstock_adapter_evictions_total", "rootstock_adapter_loads_total")):
+        print(line)
+PYTHON

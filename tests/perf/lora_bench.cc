@@ -11,6 +11,7 @@
 #include "common/base/status.h"
 #include "common/flags/commands.h"
 #include "tests/perf/collectives_bench.h"
+#include "tests/perf/first_token_bench.h"
 #include "tests/perf/gpu_ops.h"
 #include "tests/perf/step_bench.h"
 #include "tests/perf/stream_bench.h"
@@ -197,7 +198,11 @@ int Main(int argc, char** argv) {
        {.name = "streams",
         .help = "gRPC streams against a running coordinator",
         .table = StreamFlags(flags),
-        .run = [&] { return Report(RunStreamBench(flags.streams), flags, command_line); }}},
+        .run = [&] { return Report(RunStreamBench(flags.streams), flags, command_line); }},
+       {.name = "first-token",
+        .help = "time to the first token while adapters exceed what fits; flags of `streams`",
+        .table = StreamFlags(flags),
+        .run = [&] { return Report(RunFirstTokenBench(flags.streams), flags, command_line); }}},
       argc, argv);
 }
 

@@ -5,7 +5,9 @@ Needs torch and safetensors: python3 make_adapters.py MODEL_DIR OUT_DIR --count 
 """
 
 import argparse
+import concurrent.futures
 import json
+import os
 import pathlib
 
 import torch
@@ -37,6 +39,16 @@ def tensors(config, rank, generator):
     return out
 
 
+def write(config, folder, rank, seed):
+    torch.set_num_threads(1)
+    folder.mkdir(parents=True, exist_ok=True)
+    generator = torch.Generator().manual_seed(seed)
+    save_file(tensors(config, rank, generator), folder / "adapter_model.safetensors")
+    (folder / "adapter_config.json").write_text(json.dumps({
+        "peft_type": "LORA", "r": rank, "lora_alpha": rank,
+        "target_modules": [m.split(".")[1] for m in shapes(config)]}))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=pathlib.Path)
@@ -45,14 +57,10 @@ def main():
     parser.add_argument("--rank", type=int, default=16)
     args = parser.parse_args()
     config = json.loads((args.model / "config.json").read_text())
-    for i in range(args.count):
-        folder = args.out / f"a{i}"
-        folder.mkdir(parents=True, exist_ok=True)
-        generator = torch.Generator().manual_seed(i)
-        save_file(tensors(config, args.rank, generator), folder / "adapter_model.safetensors")
-        (folder / "adapter_config.json").write_text(json.dumps({
-            "peft_type": "LORA", "r": args.rank, "lora_alpha": args.rank,
-            "target_modules": [m.split(".")[1] for m in shapes(config)]}))
+    with concurrent.futures.ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        list(pool.map(write, [config] * args.count,
+                      [args.out / f"a{i}" for i in range(args.count)],
+                      [args.rank] * args.count, range(args.count)))
 
 
 if __name__ == "__main__":

@@ -11,87 +11,22 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
-#include "rootstock/v1/inference.grpc.pb.h"
+#include "tests/perf/stream_request.h"
 
 namespace rootstock {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double Seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
-
-// When each token of one stream came.
-struct Arrivals {
-  absl::Status status;
-  std::vector<Clock::time_point> tokens;
-};
-
-// What a round of concurrent streams showed.
-struct Round {
-  double tokens_per_second = 0;  // while all decode
-  double first_tokens = 0;       // seconds until every stream has its first
-};
-
-v1::GenerateRequest MakeRequest(const StreamBenchOptions& options, const std::string& model,
-                                std::mt19937& random) {
-  v1::GenerateRequest request;
-  request.set_model(model);
-  std::uniform_int_distribution<int> id(options.first_id, options.last_id);
-  for (int i = 0; i < options.prompt_tokens; ++i) request.mutable_token_ids()->add_ids(id(random));
-  request.mutable_sampling()->set_temperature(0);
-  request.set_max_tokens(options.max_tokens);
-  request.set_ignore_eos(true);
-  request.set_echo_token_ids(true);
-  return request;
-}
-
-Arrivals RunStream(v1::Inference::Stub& stub, const v1::GenerateRequest& request) {
-  Arrivals arrivals;
-  grpc::ClientContext context;
-  const auto reader = stub.Generate(&context, request);
-  v1::GenerateResponse response;
-  while (reader->Read(&response)) {
-    const auto now = Clock::now();
-    arrivals.tokens.insert(arrivals.tokens.end(), response.delta().token_ids_size(), now);
-  }
-  const grpc::Status status = reader->Finish();
-  if (!status.ok()) {
-    arrivals.status = absl::UnavailableError(absl::StrCat("generate: ", status.error_message()));
-  } else if (arrivals.tokens.size() != static_cast<size_t>(request.max_tokens())) {
-    arrivals.status = absl::InternalError(absl::StrCat(
-        "a stream of ", request.max_tokens(), " tokens ended after ", arrivals.tokens.size()));
-  }
-  return arrivals;
-}
-
-absl::StatusOr<Round> Summarise(const std::vector<Arrivals>& streams, Clock::time_point start) {
-  Clock::time_point begin = start, end = Clock::time_point::max();
-  for (const Arrivals& stream : streams) {
-    RETURN_IF_ERROR(stream.status);
-    begin = std::max(begin, stream.tokens.front());
-    end = std::min(end, stream.tokens.back());
-  }
-  if (begin >= end) {
-    return MakeError(absl::StatusCode::kFailedPrecondition, Reason::kInvalidArgument, "max-tokens",
-                     "", "a stream ended before another began: give more tokens");
-  }
-  size_t tokens = 0;
-  for (const Arrivals& stream : streams) {
-    tokens += std::count_if(stream.tokens.begin(), stream.tokens.end(),
-                            [&](Clock::time_point t) { return t > begin && t <= end; });
-  }
-  return Round{static_cast<double>(tokens) / Seconds(end - begin), Seconds(begin - start)};
-}
-
 // All streams at once; stream i asks models[i % size].
-absl::StatusOr<Round> RunRound(const StreamBenchOptions& options,
-                               const std::vector<std::string>& models, v1::Inference::Stub& stub,
-                               std::mt19937& random) {
+absl::StatusOr<StreamRound> RunRound(const StreamBenchOptions& options,
+                                     const std::vector<std::string>& models,
+                                     v1::Inference::Stub& stub, std::mt19937& random) {
   std::vector<v1::GenerateRequest> requests;
   for (int i = 0; i < options.streams; ++i) {
-    requests.push_back(MakeRequest(options, models[i % models.size()], random));
+    requests.push_back(MakeStreamRequest(options, models[i % models.size()], random));
   }
-  std::vector<Arrivals> streams(requests.size());
+  std::vector<absl::StatusOr<Arrivals>> streams(requests.size());
   std::vector<std::thread> threads;
   std::latch go(1);  // no stream is ahead by the time that threads take to start
   for (size_t i = 0; i < requests.size(); ++i) {
@@ -103,7 +38,12 @@ absl::StatusOr<Round> RunRound(const StreamBenchOptions& options,
   const auto start = Clock::now();
   go.count_down();
   for (std::thread& thread : threads) thread.join();
-  return Summarise(streams, start);
+  std::vector<Arrivals> arrivals;
+  for (absl::StatusOr<Arrivals>& stream : streams) {
+    RETURN_IF_ERROR(stream.status());
+    arrivals.push_back(*std::move(stream));
+  }
+  return RoundOf(arrivals, start);
 }
 
 struct Medians {
@@ -111,9 +51,9 @@ struct Medians {
   double first_tokens = 0;
 };
 
-Medians MedianOf(const std::vector<Round>& rounds) {
+Medians MedianOf(const std::vector<StreamRound>& rounds) {
   std::vector<double> rates, firsts;
-  for (const Round& round : rounds) {
+  for (const StreamRound& round : rounds) {
     rates.push_back(round.tokens_per_second);
     firsts.push_back(round.first_tokens);
   }
@@ -134,11 +74,11 @@ absl::StatusOr<std::vector<BenchResult>> RunStreamBench(const StreamBenchOptions
   // Adapters come to the device and workspaces are touched.
   RETURN_IF_ERROR(RunRound(options, {options.base}, *stub, random).status());
   RETURN_IF_ERROR(RunRound(options, options.adapters, *stub, random).status());
-  std::vector<Round> base_rounds, mixed_rounds;
+  std::vector<StreamRound> base_rounds, mixed_rounds;
   for (int round = 0; round < options.rounds; ++round) {
-    ASSIGN_OR_RETURN(const Round b, RunRound(options, {options.base}, *stub, random));
+    ASSIGN_OR_RETURN(const StreamRound b, RunRound(options, {options.base}, *stub, random));
     base_rounds.push_back(b);
-    ASSIGN_OR_RETURN(const Round m, RunRound(options, options.adapters, *stub, random));
+    ASSIGN_OR_RETURN(const StreamRound m, RunRound(options, options.adapters, *stub, random));
     mixed_rounds.push_back(m);
   }
   const Medians base = MedianOf(base_rounds), mixed = MedianOf(mixed_rounds);

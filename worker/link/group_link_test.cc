@@ -21,8 +21,11 @@
 namespace rootstock {
 namespace {
 
+using testing::AllOf;
+using testing::Each;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::SizeIs;
 using namespace std::chrono_literals;
 
 constexpr Epoch kFirst{1, 1};
@@ -235,6 +238,27 @@ TEST(GroupLink, StepsThatAreLeftRunningCompleteInTurn) {
   EXPECT_EQ(code, 0);
   EXPECT_THAT(rig.executor.log, ElementsAre("attach 1.1 seqs=64", "step 1 rows=1", "step 2 rows=2",
                                             "finish 1", "other 3", "finish 2"));
+}
+
+// Of one step in sixteen each rank learns how long the others' hosts worked.
+TEST(GroupLink, WorkOfStepsThatAreLeftRunningIsSharedNowAndThen) {
+  LinkRig rig;
+  rig.executor.steps_running = 1;
+  rig.executor.own_work_us = 100 + rig.bus.tp_rank();
+  const int code = rig.Run([&](ScriptedStream& s, int) {
+    s.Attach(kFirst);
+    for (int i = 1; i <= 17; ++i) s.Send(CommandId(i), kFirst, Rows(1));
+    s.Send(CommandId(18), kFirst, ReleaseSlots{{SequenceSlot(9)}});
+    for (int i = 0; i < 18; ++i) EXPECT_TRUE(s.ReadCompletion().outcome.ok());
+    s.Leave();
+    s.AtEnd();
+    return grpc::Status::OK;
+  });
+  EXPECT_EQ(code, 0);
+  std::vector<uint64_t> expected;
+  for (int r = 0; r < rig.bus.tp_size(); ++r) expected.push_back(100 + r);
+  const size_t times = rig.bus.tp_size() == 1 ? 0 : 2;
+  EXPECT_THAT(rig.executor.work, AllOf(SizeIs(times), Each(expected)));
 }
 
 TEST(GroupLink, UndecodableCommandFailsAlone) {

@@ -6,6 +6,11 @@
 #include "rootstock/v1/group.pb.h"
 
 namespace rootstock {
+namespace {
+
+constexpr uint64_t kStepsToShare = 16;
+
+}  // namespace
 
 Member::Member(GroupBus& bus, CommandExecutor& executor, BlobCache cache, Prefetcher* prefetcher,
                std::function<void()> on_step_done)
@@ -79,7 +84,7 @@ absl::Status Member::Execute(const Command& command, Answers& answers) {
   ASSIGN_OR_RETURN(std::optional<Completion> started, executor_.Start(command));
   if (!started.has_value()) {
     if (on_step_done_) executor_.NotifyWhenDone(on_step_done_);
-    return absl::OkStatus();
+    return ShareWork();
   }
   Completion completion = *std::move(started);
   const auto* drop = std::get_if<DropAdapter>(&command.kind);
@@ -96,6 +101,15 @@ absl::Status Member::Execute(const Command& command, Answers& answers) {
   if (step != nullptr && !step->rows.empty() && joint.ok()) executor_.ObserveWork(work_us);
   completion.outcome = joint;
   answers.completions.push_back(std::move(completion));
+  return absl::OkStatus();
+}
+
+// The device works meanwhile, yet not every step is worth the exchange.
+absl::Status Member::ShareWork() {
+  if (left_running_++ % kStepsToShare != 0 || bus_.tp_size() == 1) return absl::OkStatus();
+  std::vector<uint64_t> work_us;
+  RETURN_IF_ERROR(bus_.Agree(absl::OkStatus(), executor_.work_us(), work_us, /*at_once=*/true));
+  executor_.ObserveWork(work_us);
   return absl::OkStatus();
 }
 

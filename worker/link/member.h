@@ -37,6 +37,8 @@ class Member {
   absl::Status Run(const std::string& bytes, Answers& answers);
   absl::Status Execute(const Command& command, Answers& answers);
   absl::Status Finish(Answers& answers);
+  // Of a step that was left running.
+  absl::Status ShareWork();
   // Prefetches that have ended on every node complete.
   void Collect(Answers& answers);
 
@@ -46,6 +48,7 @@ class Member {
   Prefetcher* const prefetcher_;
   const std::function<void()> on_step_done_;
   std::deque<CommandId> prefetches_;  // not completed, the same on every rank
+  uint64_t left_running_ = 0;         // steps
 };
 
 }  // namespace rootstock

@@ -34,6 +34,7 @@ absl::StatusOr<std::unique_ptr<Model>> Model::Create(const ModelSpec& spec, cons
   ops.num_layers = spec.num_layers;
   ops.tp_size = tp.tp_size();
   ops.tp_rank = tp_rank;
+  ops.rehearsal = limits.rehearsal;
   RETURN_IF_ERROR(parts.ops->Prepare(ops, [raw = model.get()] { return raw->RunCountedStep(); }));
   return model;
 }

@@ -32,11 +32,12 @@ struct ModelParts {
 
 // Of the batches of one attachment.
 struct ModelLimits {
-  int max_tokens = 0;     // GroupLimits::max_num_batched_tokens
-  int max_rows = 0;       // sequences of a batch
-  int max_outputs = 0;    // logit_tokens of a batch
-  int max_positions = 0;  // of a sequence: GroupLimits::max_model_len
-  int num_slots = 0;      // that LastTokenOf may name
+  int max_tokens = 0;      // GroupLimits::max_num_batched_tokens
+  int max_rows = 0;        // sequences of a batch
+  int max_outputs = 0;     // logit_tokens of a batch
+  int max_positions = 0;   // of a sequence: GroupLimits::max_model_len
+  int num_slots = 0;       // that LastTokenOf may name
+  bool rehearsal = false;  // see OpsLimits
   friend bool operator==(const ModelLimits&, const ModelLimits&) = default;
 };
 

@@ -18,6 +18,7 @@ struct Backend {
   std::unique_ptr<TokenSampler> sampler;
   DType compute_type = DType::kF32;  // of activations, KV and adapters
   bool asynchronous = false;         // operators return before they have run
+  uint64_t free_bytes = 0;           // of the device when this was made
   // Operators over these pages; they borrow device and sampler.
   std::function<std::unique_ptr<Ops>(const PagedMemory& memory)> make_ops;
 };

@@ -17,6 +17,7 @@ absl::StatusOr<Backend> MakeCudaBackend(int index, DType compute_type) {
                      error);
   }
   Backend backend;
+  ASSIGN_OR_RETURN(backend.free_bytes, device->FreeBytes());
   backend.compute_type = compute_type;
   backend.asynchronous = true;
   auto sampler = std::make_unique<CudaSampler>(*device);

@@ -29,6 +29,20 @@ std::vector<int> GraphRows(int most) {
   return out;
 }
 
+// Of the graphs, ascending by rows; for each number of rows one without LoRA, then those with it.
+std::vector<StepSizes> GraphSizes(const OpsLimits& limits) {
+  std::vector<StepSizes> out;
+  for (const int n :
+       GraphRows(std::min({limits.max_rows, limits.max_tokens, limits.max_outputs}))) {
+    out.push_back({n, n, n, 0, 0, 0});
+    out.push_back({n, n, n, n, n, 0});
+    if (limits.tp_size == 1) continue;
+    const int exchange = n * ((kGraphLoraRank + limits.tp_size - 1) / limits.tp_size);
+    out.push_back({n, n, n, n, n, exchange});
+  }
+  return out;
+}
+
 }  // namespace
 
 void CudaOps::DropGraphs() {
@@ -42,8 +56,6 @@ absl::Status CudaOps::Prepare(const OpsLimits& limits,
                               const std::function<absl::Status()>& forward) {
   DropGraphs();
   limits_ = limits;
-  const std::vector<int> graph_rows =
-      GraphRows(std::min({limits.max_rows, limits.max_tokens, limits.max_outputs}));
   StepCapacity capacity;
   capacity.sizes.tokens = limits.max_tokens;
   capacity.sizes.rows = limits.max_rows;
@@ -79,19 +91,33 @@ absl::Status CudaOps::Prepare(const OpsLimits& limits,
     return MakeError(absl::StatusCode::kResourceExhausted, Reason::kNoMemory, "attention", "cuda",
                      error);
   }
-  const auto start = std::chrono::steady_clock::now();
-  for (const int n : graph_rows) {
-    RETURN_IF_ERROR(Record({n, n, n, 0, 0, 0}, forward));
-    RETURN_IF_ERROR(Record({n, n, n, n, n, 0}, forward));
-    if (limits.tp_size == 1) continue;
-    const int exchange = n * ((kGraphLoraRank + limits.tp_size - 1) / limits.tp_size);
-    RETURN_IF_ERROR(Record({n, n, n, n, n, exchange}, forward));
-  }
+  RETURN_IF_ERROR(RecordAll(forward));
   RETURN_IF_ERROR(WarmUp(forward));
+  return CudaStatus(cudaStreamSynchronize(device_.stream()), "graphs");
+}
+
+// A graph's memory does not depend on its rows: a rehearsal records those of the most alone.
+absl::Status CudaOps::RecordAll(const std::function<absl::Status()>& forward) {
+  const auto start = std::chrono::steady_clock::now();
+  const std::vector<StepSizes> all = GraphSizes(limits_);
+  for (const StepSizes& sizes : all) RETURN_IF_ERROR(RunPads(sizes, forward));
   RETURN_IF_ERROR(CudaStatus(cudaStreamSynchronize(device_.stream()), "graphs"));
+  ASSIGN_OR_RETURN(const uint64_t before, device_.FreeBytes());
+  for (const StepSizes& sizes : all) {
+    if (!limits_.rehearsal || sizes.rows == all.back().rows)
+      RETURN_IF_ERROR(Record(sizes, forward));
+  }
+  RETURN_IF_ERROR(CudaStatus(cudaStreamSynchronize(device_.stream()), "graphs"));
+  ASSIGN_OR_RETURN(const uint64_t after, device_.FreeBytes());
+  graph_bytes_ = (before - std::min(before, after)) / graphs_.size() * all.size();
+  if (limits_.rehearsal) {
+    DropGraphs();
+    return absl::OkStatus();
+  }
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  LogInfo("graphs: ", graphs_.size(), " for up to ", graph_rows.back(), " rows in ", seconds, " s");
+  LogInfo("graphs: ", graphs_.size(), " of ", graph_bytes_ >> 20, " MiB for up to ",
+          all.back().rows, " rows in ", seconds, " s");
   return absl::OkStatus();
 }
 
@@ -109,14 +135,21 @@ absl::Status CudaOps::WarmUp(const std::function<absl::Status()>& forward) {
   return EndStep().status();
 }
 
-// A step of pads alone runs once as it is, so that libraries and kernels are set up, then is
-// recorded.
-absl::Status CudaOps::Record(const StepSizes& sizes, const std::function<absl::Status()>& forward) {
+absl::Status CudaOps::BeginPads(const StepSizes& sizes) {
   every_token_has_output_ = true;
   RETURN_IF_ERROR(step_->Fill({}, sizes, memory_.page_tokens));
-  RETURN_IF_ERROR(Enter(sizes, /*max_q_len=*/1));
+  return Enter(sizes, /*max_q_len=*/1);
+}
+
+absl::Status CudaOps::RunPads(const StepSizes& sizes,
+                              const std::function<absl::Status()>& forward) {
+  RETURN_IF_ERROR(BeginPads(sizes));
   RETURN_IF_ERROR(forward());
-  RETURN_IF_ERROR(EndStep().status());
+  return EndStep().status();
+}
+
+absl::Status CudaOps::Record(const StepSizes& sizes, const std::function<absl::Status()>& forward) {
+  RETURN_IF_ERROR(BeginPads(sizes));
   const cudaStream_t stream = device_.stream();
   RETURN_IF_ERROR(
       CudaStatus(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "graphs"));

@@ -29,6 +29,7 @@ class CudaOps : public Ops {
   DType activation_type() const override { return compute_type_; }
   absl::Status Prepare(const OpsLimits& limits,
                        const std::function<absl::Status()>& forward) override;
+  uint64_t recorded_bytes() const override { return graph_bytes_; }
   absl::Status BeginStep(const StepView& step) override;
   int num_tokens() const override { return sizes_.tokens; }
   int num_outputs() const override { return sizes_.outputs; }
@@ -63,7 +64,12 @@ class CudaOps : public Ops {
   };
 
   void DropGraphs();
+  absl::Status BeginPads(const StepSizes& sizes);
+  // Runs a step of pads alone as it is, so that libraries and kernels are set up.
+  absl::Status RunPads(const StepSizes& sizes, const std::function<absl::Status()>& forward);
+  // After RunPads of the same sizes.
   absl::Status Record(const StepSizes& sizes, const std::function<absl::Status()>& forward);
+  absl::Status RecordAll(const std::function<absl::Status()>& forward);
   absl::Status WarmUp(const std::function<absl::Status()>& forward);
   // As kernels see them: a view's layers follow those of the view before.
   kernels::cuda::LoraTargets TargetsOf(const LoraDelta& lora, LoraView view) const;
@@ -92,6 +98,7 @@ class CudaOps : public Ops {
   std::unique_ptr<kernels::cuda::PagedAttention> attention_;
   DeviceBuffer lora_v_, lora_exchange_;
   std::vector<Graph> graphs_;  // by rows, then by groups
+  uint64_t graph_bytes_ = 0;
 
   StepSizes sizes_;    // of the launch
   StepArrays arrays_;  // on the device

@@ -151,6 +151,7 @@ struct OpsLimits {
   int num_layers = 0;
   int tp_size = 1;
   int tp_rank = 0;
+  bool rehearsal = false;  // no step will come: what steps take is wanted, recordings only counted
 };
 
 struct OpsStepStats {
@@ -172,6 +173,8 @@ class Ops {
   // replays it.
   virtual absl::Status Prepare(const OpsLimits& limits,
                                const std::function<absl::Status()>& forward) = 0;
+  // Device memory of what Prepare recorded, or after a rehearsal would record.
+  virtual uint64_t recorded_bytes() const { return 0; }
   virtual absl::Status BeginStep(const StepView& step) = 0;
   // Rows that operators run with: the step's, or more where sizes are fixed; the rest are pads.
   virtual int num_tokens() const = 0;

@@ -99,6 +99,10 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadedModel::Create(
   out->path_of_ = std::move(path_of);
   out->communicator_ = &communicator;
   ASSIGN_OR_RETURN(out->free_at_start_, out->backend_.device->FreeBytes());
+  if (communicator.size() > 1) {
+    const uint64_t before = out->backend_.free_bytes;
+    out->communicator_bytes_ = before - std::min(before, out->free_at_start_);
+  }
   ASSIGN_OR_RETURN(out->weights_,
                    LoadWeights(source, spec, tp, tp_rank, *out->backend_.device, peers));
   if (geometry.num_pages > 0) RETURN_IF_ERROR(out->MakePages());
@@ -120,14 +124,17 @@ absl::Status LoadedModel::MakeModel(const ModelLimits& limits) {
   return absl::OkStatus();
 }
 
-// What steps of these limits take, libraries and graphs included, is found by taking it, beside as
+// What steps of these limits take, libraries and graphs included, is found by a rehearsal beside as
 // few pages as there can be.
 absl::Status LoadedModel::PlanPages(const ModelLimits& limits) {
   PageGeometry& geometry = info_.geometry;
   geometry.num_pages = kFewestPages;
   RETURN_IF_ERROR(MakePages());
-  RETURN_IF_ERROR(MakeModel(limits));
-  ASSIGN_OR_RETURN(const uint64_t free, backend_.device->FreeBytes());
+  ModelLimits rehearsal = limits;
+  rehearsal.rehearsal = true;
+  RETURN_IF_ERROR(MakeModel(rehearsal));
+  ASSIGN_OR_RETURN(uint64_t free, backend_.device->FreeBytes());
+  free -= std::min(free, ops_->recorded_bytes());
   model_.reset();
   ops_.reset();
   slab_.reset();
@@ -169,8 +176,10 @@ std::optional<DeviceMemoryUse> LoadedModel::memory() {
   DeviceMemoryUse use;
   use.weights = weights_->device_bytes();
   use.pages = slab_ == nullptr ? 0 : uint64_t{info_.geometry.num_pages} * info_.geometry.page_bytes;
+  use.graphs = ops_ == nullptr ? 0 : ops_->recorded_bytes();
+  use.nccl = communicator_bytes_;
   use.free = *free;
-  const uint64_t known = use.weights + use.pages + use.free;
+  const uint64_t known = use.weights + use.pages + use.graphs + use.free;
   use.workspace = free_at_start_ > known ? free_at_start_ - known : 0;
   return use;
 }

@@ -69,7 +69,8 @@ class LoadedModel : public StepModel {
   const int tp_rank_;
   Backend backend_;
   StepModelInfo info_;
-  uint64_t free_at_start_ = 0;  // before weights
+  uint64_t free_at_start_ = 0;       // before weights
+  uint64_t communicator_bytes_ = 0;  // taken between the backend and this
   PathOf path_of_;
   Communicator* communicator_ = nullptr;
   std::unique_ptr<ModelWeights> weights_;

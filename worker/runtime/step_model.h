@@ -28,7 +28,9 @@ struct StepModelInfo {
 struct DeviceMemoryUse {
   uint64_t weights = 0;
   uint64_t pages = 0;
-  uint64_t workspace = 0;  // all else that this process took: activations, graphs, libraries
+  uint64_t workspace = 0;  // all else that this process took: activations, kernels, libraries
+  uint64_t graphs = 0;     // recorded steps
+  uint64_t nccl = 0;       // what the communicator took when it was made
   uint64_t free = 0;
 };
 

@@ -23,8 +23,9 @@ std::vector<std::string> OpNames() {
   return out;
 }
 
-// What graphs and NCCL take is part of the workspace.
-std::vector<std::string> MemoryKinds() { return {"weights", "pages", "workspace", "free"}; }
+std::vector<std::string> MemoryKinds() {
+  return {"weights", "pages", "workspace", "graphs", "nccl", "free"};
+}
 
 }  // namespace
 
@@ -44,8 +45,6 @@ WorkerMetrics::WorkerMetrics(Metrics& m, int tp_rank, const WorkerFacts& facts)
       lora_segments_(m.MakeCounter("lora_segments_total",
                                    "Segments (one adapter at one module) run by a LoRA kernel.",
                                    {{"tp_rank", {tp_rank_}}, {"kernel", LoraKernels()}})),
-      lora_kernel_seconds_(m.MakeCounter("lora_kernel_seconds_total", "Time in LoRA kernels.",
-                                         {{"tp_rank", {tp_rank_}}, {"kernel", LoraKernels()}})),
       collective_seconds_(m.MakeCounter("collective_seconds_total",
                                         "Time in collectives, waiting for other ranks included.",
                                         {{"tp_rank", {tp_rank_}}, {"op", OpNames()}})),
@@ -64,7 +63,10 @@ WorkerMetrics::WorkerMetrics(Metrics& m, int tp_rank, const WorkerFacts& facts)
         {.0001, .0002, .0005, .001, .002, .005, .01, .02, .05, .1, .2, .5, 1},
         {{"tp_rank", {tp_rank_}}});
   }
-  if (!facts.device.empty()) {
+  if (facts.device.empty()) {
+    lora_kernel_seconds_ = m.MakeCounter("lora_kernel_seconds_total", "Time in LoRA kernels.",
+                                         {{"tp_rank", {tp_rank_}}, {"kernel", LoraKernels()}});
+  } else {
     memory_ = m.MakeGauge("gpu_memory_bytes", "Device memory by what it holds.",
                           {{"tp_rank", {tp_rank_}}, {"kind", MemoryKinds()}});
   }
@@ -99,12 +101,16 @@ void WorkerMetrics::ObserveMemory(const DeviceMemoryUse& use) {
   set("weights", use.weights);
   set("pages", use.pages);
   set("workspace", use.workspace);
+  set("graphs", use.graphs);
+  set("nccl", use.nccl);
   set("free", use.free);
 }
 
 void WorkerMetrics::CountLora(const char* kernel, const LoraKernelStats& stats) {
   lora_segments_.At(tp_rank_, kernel).Add(static_cast<double>(stats.segments));
-  lora_kernel_seconds_.At(tp_rank_, kernel).Add(stats.seconds);
+  if (lora_kernel_seconds_.has_value()) {
+    lora_kernel_seconds_->At(tp_rank_, kernel).Add(stats.seconds);
+  }
 }
 
 void WorkerMetrics::ObserveTick(const CollectiveStats& stats) {

@@ -37,7 +37,8 @@ class WorkerMetrics {
 
   const std::string tp_rank_;
   const Family<Histogram> step_duration_, batch_tokens_, batch_requests_, distinct_adapters_;
-  const Family<Counter> lora_segments_, lora_kernel_seconds_;
+  const Family<Counter> lora_segments_;
+  std::optional<Family<Counter>> lora_kernel_seconds_;  // not of a GPU
   const Family<Counter> collective_seconds_, collective_calls_, collective_bytes_;
   const Family<Gauge> last_step_;
   std::optional<Family<Histogram>> skew_;  // tp_rank 0

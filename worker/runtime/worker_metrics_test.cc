@@ -32,15 +32,20 @@ TEST(WorkerMetrics, DeviceMemoryIsShownOnAGpuAlone) {
   Metrics on_gpu, on_cpu;
   WorkerMetrics gpu(on_gpu, 0, {"GPU-1", "n", "g", "rootstock 0"});
   WorkerMetrics cpu(on_cpu, 0, {"", "n", "g", "rootstock 0"});
-  gpu.ObserveMemory({1000, 2000, 300, 40});
-  cpu.ObserveMemory({1, 2, 3, 4});
+  gpu.ObserveMemory({1000, 2000, 300, 50, 60, 40});
+  cpu.ObserveMemory({1, 2, 3, 4, 5, 6});
   for (const char* line : {R"(rootstock_gpu_memory_bytes{kind="weights",tp_rank="0"} 1000)",
                            R"(rootstock_gpu_memory_bytes{kind="pages",tp_rank="0"} 2000)",
                            R"(rootstock_gpu_memory_bytes{kind="workspace",tp_rank="0"} 300)",
+                           R"(rootstock_gpu_memory_bytes{kind="graphs",tp_rank="0"} 50)",
+                           R"(rootstock_gpu_memory_bytes{kind="nccl",tp_rank="0"} 60)",
                            R"(rootstock_gpu_memory_bytes{kind="free",tp_rank="0"} 40)"}) {
     EXPECT_THAT(on_gpu.Text(), HasSubstr(line));
   }
   EXPECT_THAT(on_cpu.Text(), Not(HasSubstr("gpu_memory_bytes")));
+  // What LoRA takes there is part of other kernels.
+  EXPECT_THAT(on_gpu.Text(), Not(HasSubstr("lora_kernel_seconds")));
+  EXPECT_THAT(on_cpu.Text(), HasSubstr("lora_kernel_seconds"));
 }
 
 TEST(WorkerMetrics, LoraKernelsAddUp) {

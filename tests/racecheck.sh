@@ -1,0 +1,68 @@
+#!/usr/bin/env bash
+# compute-sanitizer over every CUDA kernel that uses shared memory, in cases small enough for it: a
+# launch is some thousand times slower under it.
+#
+# usage: tests/racecheck.sh GPU_TESTS_DIR [racecheck|memcheck|synccheck] [CASE...]
+#   CASES_AT_ONCE=4 SECONDS_A_CASE=40
+set -uo pipefail
+dir=${1:?folder of the GPU tests} tool=${2:-racecheck}
+shift $(($# < 2 ? $# : 2))
+sanitizer=$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)
+
+# case binary gtest-filter
+cases() {
+  cat <<'CASES'
+gemm1 kernels_linear_cuda_test Cases/FewLinearLaunches.*/0
+gemm2 kernels_linear_cuda_test Cases/FewLinearLaunches.*/1
+gemm3 kernels_linear_cuda_test Cases/FewLinearLaunches.*/2
+gemm4 kernels_linear_cuda_test Cases/FewLinearLaunches.*/3
+gemm5 kernels_linear_cuda_test Cases/FewLinearLaunches.*/4
+decode128 kernels_attention_cuda_test FewAttentionLaunches.DecodeOfHeads128
+decode64 kernels_attention_cuda_test FewAttentionLaunches.DecodeOfHeads64
+plain kernels_attention_cuda_test FewAttentionLaunches.Plain
+mixed kernels_attention_cuda_test FewAttentionLaunches.Mixed
+fa2 kernels_attention_cuda_test FewAttentionLaunches.Fa2
+sampler kernels_sampler_cuda_test FewSamplerLaunches.*
+lora kernels_lora_cuda_test Decode/LoraCudaTest.*/31:Decode/LoraCudaTest.*/61:Decode/LoraCudaTest.*/66
+lora_long kernels_lora_cuda_test Long/LoraCudaTest.*/22:Long/LoraCudaTest.*/28
+exchange kernels_lora_exchange_test Sizes/LoraExchangeTest.*/0
+norm kernels_norm_cuda_test Any/NormCudaTest.Adds*/31:Any/NormCudaTest.Adds*/61:Any/NormCudaTest.Adds*/66
+norm_wide kernels_norm_cuda_test Any/NormCudaTest.Adds*/64
+norm_long kernels_norm_cuda_test Long/NormCudaTest.Adds*/16
+rope kernels_rope_cuda_test Any/RopeCudaTest.Rotates*/31:Any/RopeCudaTest.Rotates*/61:Any/RopeCudaTest.Rotates*/66
+rope_long kernels_rope_cuda_test Long/RopeCudaTest.Rotates*/8
+silu kernels_activation_cuda_test Any/SiluCudaTest.*/25:Any/SiluCudaTest.*/49:Any/SiluCudaTest.*/53
+silu_long kernels_activation_cuda_test Long/SiluCudaTest.*/12
+CASES
+}
+
+# run_case CASE BINARY FILTER: a line that ends in ok, or what went wrong.
+run_case() {
+  local log start=$SECONDS rc
+  log=$(mktemp)
+  timeout -k 2 "${SECONDS_A_CASE:-40}" "$sanitizer" --tool "$tool" --error-exitcode 9 \
+    "$dir/$2" --gtest_filter="$3" >"$log" 2>&1
+  rc=$?
+  if [ $rc -eq 0 ] && grep -q '  PASSED  \] [1-9]' "$log"; then
+    echo "$tool $1: $((SECONDS - start)) s, ok"
+  elif [ $rc -eq 124 ] || [ $rc -eq 137 ]; then
+    echo "$tool $1: not done after $((SECONDS - start)) s"
+  else
+    echo "$tool $1: $((SECONDS - start)) s, rc $rc"
+    grep -E 'hazard|Invalid|Error|error|FAILED|Failure|SUMMARY' "$log" | sort | uniq -c | sort -rn |
+      head -n 8 | cut -c 1-200
+  fi
+  rm -f "$log"
+}
+
+if [ "${RACECHECK_CASE:-}" ]; then
+  run_case "$@"
+  exit
+fi
+wanted=" $* "
+results=$(cases | while read -r name binary filter; do
+  [ "$wanted" = "  " ] || [[ $wanted == *" $name "* ]] || continue
+  printf '%s\0%s\0%s\0' "$name" "$binary" "$filter"
+done | RACECHECK_CASE=1 xargs -0 -r -n 3 -P "${CASES_AT_ONCE:-4}" "$0" "$dir" "$tool")
+echo "$results"
+[ -n "$results" ] && ! grep -E '^(racecheck|memcheck|synccheck) ' <<<"$results" | grep -qv ' ok$'
