@@ -14,10 +14,7 @@
 #include "common/base/status.h"
 #include "common/metrics/metrics.h"
 #include "common/model/model_spec.h"
-#include "coordinator/adapter_loader.h"
-#include "coordinator/adapters/registry.h"
-#include "coordinator/adapters/registry_metrics.h"
-#include "coordinator/adapters/upload_store.h"
+#include "coordinator/adapter_parts.h"
 #include "coordinator/cluster/group_service.h"
 #include "coordinator/engine/coordinator_engine.h"
 #include "coordinator/engine/engine_metrics.h"
@@ -40,6 +37,8 @@ constexpr int kAdminThreads = 2;
 constexpr size_t kMaxWaitingAdmin = 256;
 constexpr int kUploadThreads = 2;
 constexpr size_t kMaxWaitingPieces = 256;  // one a stream
+constexpr int kLazyThreads = 4;
+constexpr int kBlobThreads = 8;  // each may wait for the object store
 constexpr int kRegistrationThreads = 2;
 constexpr size_t kMaxWaitingRegistrations = 64;
 constexpr absl::Duration kLastAnswers = absl::Seconds(1);
@@ -161,12 +160,12 @@ struct Coordinator::Parts {
   CoordinatorOptions options;
   Monitor* monitor;
   Model model;
-  std::unique_ptr<Registry> registry;
-  std::unique_ptr<UploadStore> upload_store;
+  AdapterParts store;
   std::unique_ptr<Frontend> frontend;
   std::shared_ptr<const EngineMetrics> engine_metrics;
   std::unique_ptr<CoordinatorEngine> engine;
-  std::unique_ptr<WorkPool> request_pool, admin_pool, upload_pool, registrations;
+  std::unique_ptr<WorkPool> request_pool, admin_pool, upload_pool, registrations, lazy_pool,
+      blob_pool;
   std::unique_ptr<InferenceService> inference;
   std::unique_ptr<AdaptersService> adapters;
   std::unique_ptr<AliasesService> aliases;
@@ -181,31 +180,12 @@ struct Coordinator::Parts {
   bool draining = false;
   std::unique_ptr<RpcServer> server;
 
-  absl::Status OpenRegistry();
   absl::Status StartMetrics();
   void MakeEngine();
   void MakeServices();
-  void Preload();
   absl::Status Listen();
   void SetServing(bool now);
 };
-
-absl::Status Coordinator::Parts::OpenRegistry() {
-  ASSIGN_OR_RETURN(
-      registry,
-      Registry::Open({.data_dir = options.data,
-                      .adapter_root = options.adapter_root,
-                      .base_name = model.served.name,
-                      .loader = MakeAdapterLoader(model.spec, model.served.name,
-                                                  static_cast<int>(options.max_lora_rank)),
-                      .unix_ms = [] { return absl::ToUnixMillis(absl::Now()); },
-                      .metrics = std::make_shared<RegistryMetrics>(monitor->metrics)}));
-  upload_store = std::make_unique<UploadStore>(
-      std::filesystem::path(options.data) / "uploads",
-      UploadLimits{.max_weights_bytes = static_cast<uint64_t>(options.max_adapter_bytes),
-                   .max_bytes = static_cast<uint64_t>(options.max_upload_bytes)});
-  return upload_store->Open();
-}
 
 absl::Status Coordinator::Parts::StartMetrics() {
   monitor->metrics.MakeInfo("build_info", "What runs.",
@@ -236,7 +216,7 @@ void Coordinator::Parts::MakeEngine() {
       .wall_clock = [] { return absl::Now(); },
       .queues = ThreadTaskQueues(clock),
       .metrics = engine_metrics,
-      .registry = registry.get(),
+      .registry = store.registry.get(),
       .text = MakeTextPort(frontend.get()),
       .shape = MakeModelPort(model.spec, *ParseLoraShardingPolicy(options.lora_sharding)),
       .random = RandomNumbers()});
@@ -248,42 +228,32 @@ void Coordinator::Parts::MakeServices() {
   upload_pool = std::make_unique<WorkPool>(kUploadThreads, kMaxWaitingPieces, "uploads");
   registrations =
       std::make_unique<WorkPool>(kRegistrationThreads, kMaxWaitingRegistrations, "registrations");
+  lazy_pool = std::make_unique<WorkPool>(kLazyThreads, options.max_queue,
+                                         "requests for adapters that a store may hold");
   inference = std::make_unique<InferenceService>(
       engine.get(), frontend.get(), request_pool.get(),
-      StreamMetrics{engine_metrics->stream_backpressure_seconds, MonotonicClock()});
-  adapters = std::make_unique<AdaptersService>(registry.get(), engine.get(), model.spec,
+      StreamMetrics{engine_metrics->stream_backpressure_seconds, MonotonicClock()},
+      LazyModels{store.lazy.get(), lazy_pool.get()});
+  adapters = std::make_unique<AdaptersService>(store.registry.get(), engine.get(), model.spec,
                                                admin_pool.get(), registrations.get());
-  aliases = std::make_unique<AliasesService>(registry.get(), admin_pool.get());
-  uploads = std::make_unique<UploadsService>(upload_store.get(), registry.get(), engine.get(),
-                                             model.spec, upload_pool.get(), registrations.get());
+  aliases = std::make_unique<AliasesService>(store.registry.get(), admin_pool.get());
+  uploads =
+      std::make_unique<UploadsService>(store.uploads.get(), store.registry.get(), engine.get(),
+                                       model.spec, upload_pool.get(), registrations.get());
   cluster = std::make_unique<ClusterService>(
       ClusterFacts{
           .version = ROOTSTOCK_VERSION,
           .served_model = model.served.name,
-          .incarnation = registry->incarnation(),
+          .incarnation = store.registry->incarnation(),
           .metrics_address = absl::StrCat(HostOf(options.listen), ":", monitor->server->port()),
-          .num_adapters = [this] { return registry->size(); }},
+          .num_adapters = [this] { return store.registry->size(); }},
       engine.get(), request_pool.get());
   groups = std::make_unique<GroupService>(engine.get(),
                                           [this](int attached) { SetServing(attached > 0); });
+  blob_pool = std::make_unique<WorkPool>(kBlobThreads, kMaxWaitingAdmin, "fetches");
   blobs = std::make_unique<BlobService>(
-      [this](const Digest& digest) -> absl::StatusOr<std::filesystem::path> {
-        if (registry->FindDigest(digest) != nullptr) return registry->BlobPath(digest);
-        return absl::NotFoundError(absl::StrCat("digest=", digest.Hex(), ": no such content"));
-      });
-}
-
-void Coordinator::Parts::Preload() {
-  for (const std::string& adapter : options.adapters) {
-    const std::pair<std::string, std::string> parts =
-        absl::StrSplit(adapter, absl::MaxSplits('=', 1));
-    const auto entry = registry->RegisterDirectory(parts.first, parts.second, "default");
-    if (entry.ok()) {
-      LogInfo("adapter ", parts.first, " registered, digest ", entry->digest.Short());
-    } else {
-      LogError("adapter ", adapter, " refused: ", std::string(entry.status().message()));
-    }
-  }
+      [this](const Digest& digest) { return store.registry->ReadContent(digest); },
+      [this](std::function<void()> job) { return blob_pool->Post(std::move(job)); });
 }
 
 absl::Status Coordinator::Parts::Listen() {
@@ -310,19 +280,20 @@ absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Start(const Coordinato
   parts->options = options;
   parts->monitor = monitor.get();
   ASSIGN_OR_RETURN(parts->model, LoadModel(options));
-  RETURN_IF_ERROR(parts->OpenRegistry());
+  ASSIGN_OR_RETURN(parts->store, OpenAdapters(options, parts->model.spec, parts->model.served.name,
+                                              parts->monitor->metrics));
   RETURN_IF_ERROR(parts->StartMetrics());
   parts->MakeEngine();
   parts->MakeServices();
-  parts->Preload();
+  PreloadAdapters(options, *parts->store.registry);
   RETURN_IF_ERROR(parts->Listen());
   const int grpc = parts->server->port();
   if (!options.port_file.empty()) {
     RETURN_IF_ERROR(WritePorts(options.port_file, grpc, monitor->server->port()));
   }
   LogInfo("serving ", parts->model.served.name, " on ", HostOf(options.listen), ":", grpc,
-          ", metrics on port ", monitor->server->port(), ", ", parts->registry->size(),
-          " adapters, incarnation ", parts->registry->incarnation());
+          ", metrics on port ", monitor->server->port(), ", ", parts->store.registry->size(),
+          " adapters, incarnation ", parts->store.registry->incarnation());
   return std::unique_ptr<Coordinator>(new Coordinator(std::move(monitor), std::move(parts)));
 }
 
@@ -336,6 +307,8 @@ void Coordinator::Drain(absl::Time deadline) {
     parts_->draining = true;
   }
   parts_->SetServing(false);
+  parts_->store.sources->Cancel();  // nobody waits for a slow store
+  parts_->store.registry->CancelReads();
   const absl::Status drained = parts_->engine->Drain(deadline);
   if (!drained.ok()) LogWarning("drain: ", std::string(drained.message()));
   // Status calls and the last messages of ended requests; the groups' streams end here too.

@@ -163,9 +163,11 @@ TEST(Coordinator, F8TheDirectoryMayVanishOnceItIsRegisteredAndACutOneIsRefused) 
   EXPECT_EQ(registry->size(), 1u);  // no half name stays
   const auto adapter = registry->Resolve("a", "default", "r");
   ASSERT_TRUE(adapter.ok()) << adapter.status();
-  EXPECT_EQ(fs::file_size(registry->BlobPath(entry->digest)), adapter->content->blob_bytes);
-  std::ifstream blob(registry->BlobPath(entry->digest), std::ios::binary);
-  EXPECT_EQ(Sha256Of(std::string(std::istreambuf_iterator<char>(blob), {})), entry->digest);
+  auto blob = registry->ReadContent(entry->digest);
+  ASSERT_TRUE(blob.ok()) << blob.status();
+  const std::string bytes(std::istreambuf_iterator<char>(*blob), {});
+  EXPECT_EQ(bytes.size(), adapter->content->blob_bytes);
+  EXPECT_EQ(Sha256Of(bytes), entry->digest);
 }
 
 TEST(Coordinator, G6AnAdapterThatChangesNothingIsServedAndAnEmptyOneRefused) {

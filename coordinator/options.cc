@@ -6,6 +6,7 @@
 
 #include "absl/strings/numbers.h"
 #include "common/base/status.h"
+#include "common/objects/object_store.h"
 
 namespace rootstock {
 namespace {
@@ -41,9 +42,25 @@ std::vector<FlagSpec> AdapterFlags(CoordinatorOptions& o) {
        .target = &o.adapters,
        .help = "register at start",
        .placeholder = "NAME=PATH"},
+      {.name = "adapter-source",
+       .target = &o.adapter_sources,
+       .help = "file:///DIR or s3://BUCKET/PREFIX that clients may register from",
+       .placeholder = "URI"},
+      {.name = "adapter-store",
+       .target = &o.adapter_store,
+       .help = "an unknown name is looked for there as URI/NAME, at its first request",
+       .placeholder = "URI"},
+      {.name = "object-store",
+       .target = &o.object_store,
+       .help = "keeps all adapter content, of this coordinator only; --data is a cache then",
+       .placeholder = "URI"},
+      {.name = "blob-bytes",
+       .target = &o.blob_bytes,
+       .help = "adapter content under --data; 0: what the disk holds",
+       .min = 0},
       {.name = "max-adapter-bytes",
        .target = &o.max_adapter_bytes,
-       .help = "of an uploaded weights file",
+       .help = "of a weights file that is uploaded or fetched",
        .min = 1},
       {.name = "max-upload-bytes",
        .target = &o.max_upload_bytes,
@@ -109,6 +126,13 @@ std::vector<FlagSpec> OperationFlags(CoordinatorOptions& o) {
   };
 }
 
+absl::Status CheckStoreUri(const char* flag, const std::string& uri) {
+  const auto parsed = ParseStoreUri(uri);
+  if (parsed.ok()) return absl::OkStatus();
+  return InvalidField(Reason::kConfigInvalid, flag, uri,
+                      "must be file:///DIR or s3://BUCKET/PREFIX");
+}
+
 }  // namespace
 
 std::vector<FlagSpec> CoordinatorFlags(CoordinatorOptions& o) {
@@ -141,6 +165,15 @@ std::vector<FlagSpec> CoordinatorFlags(CoordinatorOptions& o) {
 absl::Status CheckOptions(const CoordinatorOptions& options) {
   RETURN_IF_ERROR(CheckListen(options.listen));
   RETURN_IF_ERROR(CheckPreloads(options.adapters));
+  for (const std::string& uri : options.adapter_sources) {
+    RETURN_IF_ERROR(CheckStoreUri("adapter-source", uri));
+  }
+  if (!options.adapter_store.empty()) {
+    RETURN_IF_ERROR(CheckStoreUri("adapter-store", options.adapter_store));
+  }
+  if (!options.object_store.empty()) {
+    RETURN_IF_ERROR(CheckStoreUri("object-store", options.object_store));
+  }
   if (!options.data.empty()) return absl::OkStatus();
   return InvalidField(Reason::kConfigInvalid, "data", "", "must name a directory");
 }

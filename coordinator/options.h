@@ -14,9 +14,13 @@ struct CoordinatorOptions {
   std::string listen = "0.0.0.0:50051";
   std::string data;
   std::string model;
-  std::string served_model_name;      // empty: the model directory's name
-  std::string adapter_root;           // empty: clients can't register by path
-  std::vector<std::string> adapters;  // NAME=PATH
+  std::string served_model_name;             // empty: the model directory's name
+  std::string adapter_root;                  // empty: clients can't register by path
+  std::vector<std::string> adapters;         // NAME=PATH
+  std::vector<std::string> adapter_sources;  // URIs that clients may register from
+  std::string adapter_store;                 // URI; unknown names are looked for in it
+  std::string object_store;                  // URI; holds all content, the disk is a cache then
+  int64_t blob_bytes = 0;                    // of content on disk; 0: what there is
   int64_t max_adapter_bytes = int64_t{4} << 30;
   int64_t max_upload_bytes = int64_t{16} << 30;
   uint32_t max_model_len = 0;  // 0: the model's

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "coordinator/adapters/adapter.h"
-#include "coordinator/adapters/blob_store.h"
 #include "coordinator/adapters/registry_metrics.h"
+#include "coordinator/content/blob_store.h"
 
 namespace rootstock {
 
@@ -25,7 +25,8 @@ struct Contents : std::enable_shared_from_this<Contents> {
     std::vector<std::function<void()>> when_idle;
   };
 
-  explicit Contents(std::filesystem::path dir) : blobs(std::move(dir)) {}
+  Contents(std::filesystem::path dir, BlobStoreOptions options)
+      : blobs(std::move(dir), std::move(options)) {}
 
   // Under the mutex.
   AdapterHandle MakeHandle(Content& content);

@@ -9,6 +9,7 @@
 #include "common/base/status.h"
 #include "coordinator/adapters/adapter_path.h"
 #include "coordinator/adapters/registry_impl.h"
+#include "coordinator/content/adapter_sources.h"
 
 namespace rootstock {
 
@@ -25,12 +26,31 @@ uint64_t Registry::incarnation() const { return impl_->incarnation; }
 
 absl::StatusOr<AdapterEntry> Registry::Register(const std::string& name, const std::string& path,
                                                 const std::string& tenant, bool new_version) {
+  if (AdapterSources::IsUri(path)) return RegisterUri(name, path, tenant, new_version);
   const auto directory = ResolveAdapterPath(impl_->options.adapter_root, path);
   if (!directory.ok()) {
     if (impl_->options.metrics) impl_->options.metrics->Rejected(Reason::kPathInvalid);
     return directory.status();
   }
   return RegisterDirectory(name, *directory, tenant, new_version);
+}
+
+absl::StatusOr<AdapterEntry> Registry::RegisterUri(const std::string& name, const std::string& uri,
+                                                   const std::string& tenant, bool new_version) {
+  return RegisterFrom(name, tenant, new_version, [&]() -> absl::StatusOr<LoadedAdapter> {
+    if (impl_->options.sources == nullptr) {
+      return InvalidField(Reason::kPathInvalid, "path", uri,
+                          "the coordinator was started without --adapter-source");
+    }
+    absl::StatusOr<LoadedAdapter> loaded = absl::UnknownError("");
+    const absl::Status fetched =
+        impl_->options.sources->Fetch(uri, [&](const std::filesystem::path& directory) {
+          loaded = impl_->options.loader(directory);
+          return loaded.status();
+        });
+    RETURN_IF_ERROR(fetched);
+    return loaded;
+  });
 }
 
 absl::StatusOr<AdapterEntry> Registry::RegisterDirectory(const std::string& name,
@@ -165,6 +185,13 @@ bool Registry::HasName(const Digest& digest) const {
   return it != impl_->contents->by_digest.end() && it->second.names > 0;
 }
 
+bool Registry::HasModel(const std::string& name, const std::string& tenant) const {
+  if (name == impl_->options.base_name) return true;
+  const std::lock_guard lock(impl_->contents->mutex);
+  const Impl::Key key{tenant, name};
+  return impl_->names.adapters().contains(key) || impl_->names.aliases().contains(key);
+}
+
 void Registry::WhenIdle(const Digest& digest, std::function<void()> done) {
   impl_->contents->WhenIdle(digest, std::move(done));
 }
@@ -182,9 +209,14 @@ size_t Registry::CountLeaks() const {
   return leaks;
 }
 
-std::filesystem::path Registry::BlobPath(const Digest& digest) const {
-  return impl_->contents->blobs.PathOf(digest);
+absl::StatusOr<std::ifstream> Registry::ReadContent(const Digest& digest) {
+  const AdapterHandle held = FindDigest(digest);
+  if (held != nullptr) return impl_->contents->blobs.Read(digest);
+  return MakeError(absl::StatusCode::kNotFound, Reason::kIoError, "digest", digest.Hex(),
+                   "no such content");
 }
+
+void Registry::CancelReads() { impl_->contents->blobs.Cancel(); }
 
 absl::Status Registry::CheckBase(const Digest& fingerprint) {
   const std::lock_guard lock(impl_->database_mutex);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <string>
@@ -12,16 +13,20 @@
 #include "common/base/adapter_ref.h"
 #include "coordinator/adapters/adapter.h"
 #include "coordinator/adapters/alias.h"
+#include "coordinator/content/blob_store.h"
 
 namespace rootstock {
 
+class AdapterSources;
 class RegistryMetrics;
 
 struct RegistryOptions {
   std::filesystem::path data_dir;
   std::filesystem::path adapter_root;  // empty: clients can't register by path
+  AdapterSources* sources = nullptr;   // borrowed; null: clients can't register by URI
   std::string base_name;               // the served model's name: nothing else may have it
   AdapterLoader loader;
+  BlobStoreOptions blobs;
   std::function<int64_t()> unix_ms;          // wall clock, for what people read
   std::shared_ptr<RegistryMetrics> metrics;  // may be null
 };
@@ -79,9 +84,10 @@ class Registry {
 
   // ---- Adapters and their versions
 
-  // `path` as a client gives it, under --adapter-root. The content that the newest version has
-  // succeeds and changes nothing; other content is ALREADY_EXISTS/name_taken, or with
-  // `new_version` the next version, the newest from then on. Refusals carry the loader's reason.
+  // `path` as a client gives it, under --adapter-root, or a URI in an allowed store. The content
+  // that the newest version has succeeds and changes nothing; other content is
+  // ALREADY_EXISTS/name_taken, or with `new_version` the next version, the newest from then on.
+  // Refusals carry the loader's reason.
   absl::StatusOr<AdapterEntry> Register(const std::string& name, const std::string& path,
                                         const std::string& tenant, bool new_version = false);
   // The same for a directory that the operator named.
@@ -144,18 +150,26 @@ class Registry {
   // Null when no version and nothing in flight holds it.
   AdapterHandle FindDigest(const Digest& digest);
   bool HasName(const Digest& digest) const;
+  // Whether a name is the base's, an adapter's or an alias's.
+  bool HasModel(const std::string& name, const std::string& tenant) const;
   // `done` runs once, on any thread, when no handle of the content is out; at once if that is so.
   void WhenIdle(const Digest& digest, std::function<void()> done);
   // Handles that are out though nothing should run any more: logged and counted.
   size_t CountLeaks() const;
-  // For the blob service; keep the handle while reading.
-  std::filesystem::path BlobPath(const Digest& digest) const;
+  // Content from its first byte; may wait for the object store. NOT_FOUND when no version and
+  // nothing in flight holds it; BlobStore::Read's errors.
+  absl::StatusOr<std::ifstream> ReadContent(const Digest& digest);
+  // What waits for the object store ends soon.
+  void CancelReads();
 
   // The base's record: written at the first call, equal ever after. FAILED_PRECONDITION /
   // group_mismatch with both fingerprints.
   absl::Status CheckBase(const Digest& fingerprint);
 
  private:
+  absl::StatusOr<AdapterEntry> RegisterUri(const std::string& name, const std::string& uri,
+                                           const std::string& tenant, bool new_version);
+
   struct Impl;
   explicit Registry(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;

@@ -50,7 +50,7 @@ absl::Status Registry::Impl::LoadVersions() {
   }
   RETURN_IF_ERROR(contents->blobs.Open(keep));
   for (auto& [digest, content] : contents->by_digest) {
-    content.lost = !contents->blobs.Holds(digest, content.content->blob_bytes);
+    content.lost = contents->blobs.IsLost(digest, content.content->blob_bytes);
   }
   for (const RegistryStore::VersionRow& row : rows) {
     RETURN_IF_ERROR(CheckNotBase(row.tenant, row.name));

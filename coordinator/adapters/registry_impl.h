@@ -25,7 +25,8 @@ struct Registry::Impl {
   using Key = Names::Key;
 
   explicit Impl(RegistryOptions o)
-      : options(std::move(o)), contents(std::make_shared<Contents>(options.data_dir / "blobs")) {
+      : options(std::move(o)),
+        contents(std::make_shared<Contents>(options.data_dir / "blobs", options.blobs)) {
     contents->metrics = options.metrics;
   }
 

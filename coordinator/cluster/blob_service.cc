@@ -17,19 +17,15 @@ grpc::Status ToGrpc(const absl::Status& status) {
   return {static_cast<grpc::StatusCode>(status.code()), std::string(status.message())};
 }
 
-// Sends a file chunk by chunk; deletes itself. One call's thread at a time.
+// Sends a file chunk by chunk; deletes itself. One thread at a time.
 class BlobWriter : public grpc::ServerWriteReactor<v1::FetchChunk> {
  public:
-  explicit BlobWriter(const absl::StatusOr<std::filesystem::path>& path) {
-    if (!path.ok()) {
-      Finish(ToGrpc(path.status()));
-      return;
-    }
-    file_.open(*path, std::ios::binary | std::ios::ate);
-    if (!file_) {
-      Finish({grpc::StatusCode::NOT_FOUND, absl::StrCat("can't open ", path->string())});
-      return;
-    }
+  void Refuse(const absl::Status& status) { Finish(ToGrpc(status)); }
+
+  void Send(absl::StatusOr<std::ifstream> file) {
+    if (!file.ok()) return Refuse(file.status());
+    file_ = *std::move(file);
+    file_.seekg(0, std::ios::end);
     left_ = static_cast<uint64_t>(file_.tellg());
     file_.seekg(0);
     chunk_.set_total_bytes(left_);
@@ -71,20 +67,27 @@ class BlobWriter : public grpc::ServerWriteReactor<v1::FetchChunk> {
 // Thread-safe.
 class BlobService::Service : public v1::Blobs::CallbackService {
  public:
-  explicit Service(PathOf path_of) : path_of_(std::move(path_of)) {}
+  Service(Open open, Post post) : open_(std::move(open)), post_(std::move(post)) {}
 
   grpc::ServerWriteReactor<v1::FetchChunk>* Fetch(grpc::CallbackServerContext*,
                                                   const v1::FetchRequest* request) override {
+    auto* writer = new BlobWriter;
     const auto digest = DigestFromBytes(request->digest(), "digest");
-    return new BlobWriter(digest.ok() ? path_of_(*digest) : digest.status());
+    if (!digest.ok()) {
+      writer->Refuse(digest.status());
+    } else if (!post_([this, writer, digest = *digest] { writer->Send(open_(digest)); })) {
+      writer->Refuse(absl::ResourceExhaustedError("too many fetches wait; try again later"));
+    }
+    return writer;
   }
 
  private:
-  const PathOf path_of_;
+  const Open open_;
+  const Post post_;
 };
 
-BlobService::BlobService(PathOf path_of)
-    : service_(std::make_unique<Service>(std::move(path_of))) {}
+BlobService::BlobService(Open open, Post post)
+    : service_(std::make_unique<Service>(std::move(open), std::move(post))) {}
 BlobService::~BlobService() = default;
 grpc::Service* BlobService::service() { return service_.get(); }
 

@@ -1,7 +1,7 @@
 // The gRPC services that worker groups use: their stream, and adapter content by digest.
 #pragma once
 
-#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <memory>
 
@@ -30,12 +30,14 @@ class GroupService {
   std::unique_ptr<Service> service_;
 };
 
-// Serves Blobs.Fetch from files. Thread-safe.
+// Serves Blobs.Fetch. Thread-safe.
 class BlobService {
  public:
-  // Where the content of a digest lies; an error is the call's.
-  using PathOf = std::function<absl::StatusOr<std::filesystem::path>(const Digest&)>;
-  explicit BlobService(PathOf path_of);
+  // The content of a digest from its first byte; may block. An error is the call's.
+  using Open = std::function<absl::StatusOr<std::ifstream>(const Digest&)>;
+  // Runs a job on a thread that may block; false when too many wait.
+  using Post = std::function<bool(std::function<void()>)>;
+  BlobService(Open open, Post post);
   ~BlobService();
   grpc::Service* service();
 

@@ -176,7 +176,7 @@ const End kEnds[] = {
     {"content missing at our start", "internal_error",
      [](World& world) {
        const Digest digest = world.Add("a");
-       std::filesystem::remove(world.registry->BlobPath(digest));
+       std::filesystem::remove(world.directory / "data/blobs" / digest.Hex());
        world.RestartEngine();
        EXPECT_FALSE(world.TryGenerate(World::Ask("a", {5}, 3)).ok());
      }},

@@ -16,7 +16,7 @@ GenerateCall::GenerateCall(grpc::CallbackServerContext* context, Engine* engine,
                            const Frontend* frontend, StreamMetrics metrics)
     : context_(context), engine_(engine), frontend_(frontend), backpressure_(std::move(metrics)) {}
 
-void GenerateCall::Begin(const v1::GenerateRequest& wire, WorkPool* pool) {
+void GenerateCall::Begin(const v1::GenerateRequest& wire, WorkPool* pool, const LazyModels& lazy) {
   self_ = shared_from_this();
   arrived_ = absl::Now();
   const auto deadline = context_->deadline();
@@ -30,6 +30,14 @@ void GenerateCall::Begin(const v1::GenerateRequest& wire, WorkPool* pool) {
     return;
   }
   request->deadline = deadline_;
+  if (lazy.adapters != nullptr && lazy.adapters->MayHold(request->model, request->tenant)) {
+    const bool taken = lazy.pool->Post(
+        [self = self_, adapters = lazy.adapters, request = *std::move(request)]() mutable {
+          self->FetchAndAdmit(*adapters, std::move(request));
+        });
+    if (!taken) Refuse(TooBusy(*lazy.pool));
+    return;
+  }
   const bool taken = pool->Post(
       [self = self_, request = *std::move(request)]() mutable { self->Admit(std::move(request)); });
   if (!taken) Refuse(TooBusy(*pool));
@@ -43,6 +51,17 @@ bool GenerateCall::StopWaiting() {
 void GenerateCall::Refuse(const absl::Status& status) {
   if (StopWaiting()) engine_->Refused(status);
   End(status);
+}
+
+void GenerateCall::FetchAndAdmit(LazyAdapters& adapters, GenerateRequest request) {
+  {
+    std::lock_guard lock(mutex_);
+    if (!waiting_) return;
+  }
+  const absl::Status fetched = adapters.Fetch(request.model, request.tenant);
+  // What no store knows is unknown to the engine too, which says so as ever.
+  if (fetched.ok() || absl::IsNotFound(fetched)) return Admit(std::move(request));
+  Refuse(fetched);
 }
 
 void GenerateCall::Admit(GenerateRequest request) {

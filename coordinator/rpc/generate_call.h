@@ -11,6 +11,7 @@
 #include "coordinator/engine/engine.h"
 #include "coordinator/frontend/frontend.h"
 #include "coordinator/rpc/backpressure.h"
+#include "coordinator/rpc/inference_service.h"
 #include "coordinator/rpc/work_pool.h"
 #include "rootstock/v1/inference.pb.h"
 
@@ -26,8 +27,9 @@ class GenerateCall : public grpc::ServerWriteReactor<v1::GenerateResponse>,
   // Engine and frontend outlive the call.
   GenerateCall(grpc::CallbackServerContext* context, Engine* engine, const Frontend* frontend,
                StreamMetrics metrics);
-  // Once, when a shared_ptr owns it: the request goes to the engine on a thread of the pool.
-  void Begin(const v1::GenerateRequest& wire, WorkPool* pool);
+  // Once, when a shared_ptr owns it: the request goes to the engine on a thread of the pool. One
+  // for an adapter that a store may hold is fetched on a thread of `lazy` before.
+  void Begin(const v1::GenerateRequest& wire, WorkPool* pool, const LazyModels& lazy);
 
   void OnAccepted(const GenerateAccepted& accepted) override;
   void OnPromptLogprobs(std::vector<TokenLogprob> logprobs) override;
@@ -40,6 +42,7 @@ class GenerateCall : public grpc::ServerWriteReactor<v1::GenerateResponse>,
 
  private:
   void Admit(GenerateRequest request);
+  void FetchAndAdmit(LazyAdapters& adapters, GenerateRequest request);
   // Ends the call before the engine has heard of it, unless something else has.
   void Refuse(const absl::Status& status);
   bool StopWaiting();  // true once

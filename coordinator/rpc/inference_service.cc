@@ -14,13 +14,18 @@ namespace rootstock {
 // Thread-safe.
 class InferenceService::Service : public v1::Inference::CallbackService {
  public:
-  Service(Engine* engine, const Frontend* frontend, WorkPool* pool, StreamMetrics metrics)
-      : engine_(engine), frontend_(frontend), pool_(pool), metrics_(std::move(metrics)) {}
+  Service(Engine* engine, const Frontend* frontend, WorkPool* pool, StreamMetrics metrics,
+          LazyModels lazy)
+      : engine_(engine),
+        frontend_(frontend),
+        pool_(pool),
+        metrics_(std::move(metrics)),
+        lazy_(lazy) {}
 
   grpc::ServerWriteReactor<v1::GenerateResponse>* Generate(
       grpc::CallbackServerContext* context, const v1::GenerateRequest* request) override {
     auto call = std::make_shared<GenerateCall>(context, engine_, frontend_, metrics_);
-    call->Begin(*request, pool_);
+    call->Begin(*request, pool_, lazy_);
     return call.get();
   }
 
@@ -53,11 +58,12 @@ class InferenceService::Service : public v1::Inference::CallbackService {
   const Frontend* const frontend_;
   WorkPool* const pool_;
   const StreamMetrics metrics_;
+  const LazyModels lazy_;
 };
 
 InferenceService::InferenceService(Engine* engine, const Frontend* frontend, WorkPool* pool,
-                                   StreamMetrics metrics)
-    : service_(std::make_unique<Service>(engine, frontend, pool, std::move(metrics))) {}
+                                   StreamMetrics metrics, LazyModels lazy)
+    : service_(std::make_unique<Service>(engine, frontend, pool, std::move(metrics), lazy)) {}
 InferenceService::~InferenceService() = default;
 grpc::Service* InferenceService::service() { return service_.get(); }
 

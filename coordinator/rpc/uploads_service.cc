@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/base/status.h"
+#include "coordinator/adapters/adapter_path.h"
 #include "coordinator/rpc/adapter_message.h"
 #include "coordinator/rpc/page.h"
 #include "coordinator/rpc/status.h"
@@ -106,6 +107,7 @@ class UploadsService::Service : public v1::Uploads::CallbackService {
                                   const v1::StartUploadRequest* request,
                                   v1::Upload* response) override {
     return RunUnary(context, pool_, [this, request, response]() -> absl::Status {
+      RETURN_IF_ERROR(CheckTenant(TenantOf(request->tenant())));
       ASSIGN_OR_RETURN(std::vector<UploadFile> files, FilesOf(*request));
       ASSIGN_OR_RETURN(const UploadState state,
                        uploads_->Start(TenantOf(request->tenant()), std::move(files)));

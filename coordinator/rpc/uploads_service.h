@@ -5,7 +5,7 @@
 
 #include "common/model/model_spec.h"
 #include "coordinator/adapters/registry.h"
-#include "coordinator/adapters/upload_store.h"
+#include "coordinator/content/upload_store.h"
 #include "coordinator/engine/engine.h"
 #include "coordinator/rpc/work_pool.h"
 

@@ -23,6 +23,7 @@ LAYERS = {
         ["frontend", "scheduler", "cluster"],
         ["request"],
         ["adapters", "memory"],
+        ["content"],
     ],
     "worker": [
         ["main"],

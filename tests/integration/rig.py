@@ -107,6 +107,7 @@ class Cluster:
         self.flags = [*([] if "--max-logprobs" in flags else ["--max-logprobs", "1000"]), *flags]
         self.adapter_root = adapter_root
         self.listen = "127.0.0.1:0"
+        self.env = {}  # of the coordinator
         self.metrics_port = 0
         self.groups = {}
         self.coordinator = None
@@ -136,7 +137,7 @@ class Cluster:
             [BIN / "lora-coordinator", "--listen", self.listen, "--metrics-port", self.metrics_port,
              "--port-file", port_file, "--data", self.folder / "data", "--model", self.model,
              "--served-model-name", self.name, "--adapter-root", self.adapter_root, *self.flags],
-            self.folder / "coordinator.log")
+            self.folder / "coordinator.log", self.env)
         wait_for("the coordinator's ports", lambda: port_file.exists() or not self._alive())
         self.ports = dict(line.split() for line in port_file.read_text().splitlines())
         self.listen = f"127.0.0.1:{self.ports['grpc']}"

@@ -1,6 +1,11 @@
 """Adapters of clients that share no path with the coordinator."""
 
 import json
+import pathlib
+import re
+import shutil
+import signal
+import sys
 import unittest
 
 import rig
@@ -62,6 +67,92 @@ class Uploads(unittest.TestCase):
         answer = self.cluster.ctl("adapter", "upload", "nothing", self.cluster.folder / "none")
         self.assertEqual(answer.code, 2)
         self.assertIn("adapter_config.json: can't be read", answer.errors)
+
+
+class ObjectStore(unittest.TestCase):
+    """Adapters in a bucket of a real S3 server that checks signatures."""
+
+    KEYS = {"AWS_ACCESS_KEY_ID": "KEY", "AWS_SECRET_ACCESS_KEY": "SECRETKEY"}
+
+    @classmethod
+    def setUpClass(cls):
+        cls.cluster = rig.Cluster(MODEL, "--adapter-source", "s3://tunes/shared",
+                                  "--adapter-store", "s3://tunes/zoo",
+                                  "--object-store", "s3://tunes/content", "--blob-bytes", "1",
+                                  adapter_root="")
+        cls.bucket = bucket = cls.cluster.folder / "s3/tunes"
+        for place, case in (("shared/team/plain", "ok-plain-qv"), ("zoo/lazy", "ok-plain-qv"),
+                            ("zoo/sea/tied", "ok-all-linear"), ("zoo/spoilt", "no-nan"),
+                            ("private/plain", "ok-plain-qv")):
+            shutil.copytree(rig.CASES / "adapters" / case, bucket / place)
+        cls.server = rig.Process(
+            [pathlib.Path(sys.executable).parent / "rclone", "serve", "s3", "-v", "--config",
+             "/dev/null", "--auth-key", "KEY,SECRETKEY", "--addr", "127.0.0.1:0", bucket.parent],
+            cls.cluster.folder / "s3.log")
+        cls.addClassCleanup(cls.server.kill)
+        endpoint = rig.wait_for("the S3 server", lambda: re.search(
+            r"\[(http://[^/]+)/\]", cls.server.text()))[1]
+        cls.cluster.env = {**cls.KEYS, "AWS_ENDPOINT_URL": endpoint}
+        cls.enterClassContext(cls.cluster)
+        cls.cluster.start_group(2)
+
+    def check_answers(self, model, case, *flags):
+        expect = json.loads((rig.CASES / "adapters" / case / "expect.json").read_text())
+        for probe in expect["probes"]:
+            answer = self.cluster.generate(model, probe["prompt"], len(probe["greedy"]), *flags)
+            self.assertEqual(answer.tokens, probe["greedy"], answer.errors)
+
+    def test_registers_from_an_allowed_bucket_only(self):
+        answer = self.cluster.register("plain", "s3://tunes/shared/team/plain")
+        self.assertEqual(answer.code, 0, answer.errors)
+        self.check_answers("plain", "ok-plain-qv")
+        for uri, reason in (("s3://tunes/private/plain", "path_invalid"),
+                            ("s3://others/plain", "path_invalid"),
+                            ("file:///etc", "path_invalid"),
+                            ("s3://tunes/shared/none", "path_invalid")):
+            answer = self.cluster.register("elsewhere", uri)
+            self.assertEqual((answer.code, answer.error["reason"]), (1, reason), uri)
+
+    def test_a_name_of_the_store_answers_at_its_first_request(self):
+        self.check_answers("lazy", "ok-plain-qv")
+        names = [a["name"] for a in self.cluster.ctl("adapter", "list").json["adapters"]]
+        self.assertIn("lazy", names)
+        # Each tenant has a folder of its own.
+        self.assertEqual(self.cluster.generate("tied", [1], 1).error["code"], "NOT_FOUND")
+
+    def test_content_lives_in_the_bucket_and_goes_with_its_last_name(self):
+        digests = []
+        for name, case in (("first", "ok-fp32-file"), ("second", "ok-rslora-r16")):
+            answer = self.cluster.ctl("adapter", "upload", name, rig.CASES / "adapters" / case)
+            self.assertEqual(answer.code, 0, answer.errors)
+            digests.append(answer.json["digest"])
+        # The disk has room for one; groups get the other out of the bucket.
+        stored = [file.name for file in (self.cluster.folder / "data/blobs").iterdir()]
+        self.assertEqual(stored, digests[1:])
+        self.check_answers("first", "ok-fp32-file")
+        self.check_answers("second", "ok-rslora-r16")
+        self.assertEqual(self.cluster.ctl("adapter", "rm", "first").code, 0)
+        rig.wait_for("the removal", lambda: not (self.bucket / "content/blobs" /
+                                                 digests[0]).exists())
+        self.check_answers("second", "ok-rslora-r16")
+
+    def test_what_the_store_lacks_or_spoils_is_told(self):
+        self.assertEqual(self.cluster.generate("nobody", [1], 1).error["reason"], "unknown_model")
+        spoilt = self.cluster.generate("spoilt", [1], 1)
+        self.assertEqual(spoilt.error["reason"], "nonfinite", spoilt.errors)
+
+    def test_a_store_that_stands_still_holds_up_nobody_else(self):
+        self.check_answers("lazy", "ok-plain-qv")
+        self.server.send(signal.SIGSTOP)
+        try:
+            waiting = self.cluster.stream("--model", "later", "--token-ids", "1", "--max-tokens",
+                                          "2")
+            self.check_answers("lazy", "ok-plain-qv")
+            self.assertTrue(waiting.running)
+        finally:
+            self.server.send(signal.SIGCONT)
+        self.assertEqual(waiting.wait(), 1)
+        self.assertIn("unknown_model", waiting.text())
 
 
 if __name__ == "__main__":

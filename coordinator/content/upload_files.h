@@ -3,19 +3,12 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <string>
-
-#include "absl/status/status.h"
 
 namespace rootstock {
 
-// RESOURCE_EXHAUSTED for a full disk, else INTERNAL; both io_error.
-absl::Status UploadIoError(const std::filesystem::path& file, int error);
 std::filesystem::path PartOf(const std::filesystem::path& file);
 // How much of a file of `bytes` came. Of one that is not verified at least the last byte is
 // missing: who sends that verifies it.
 uint64_t ReceivedOf(const std::filesystem::path& file, uint64_t bytes);
-// The file is whole or absent.
-absl::Status WriteWhole(const std::filesystem::path& file, const std::string& bytes);
 
 }  // namespace rootstock

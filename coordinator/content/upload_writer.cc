@@ -8,8 +8,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
-#include "coordinator/adapters/upload_files.h"
-#include "coordinator/adapters/upload_store.h"
+#include "coordinator/content/durable_file.h"
+#include "coordinator/content/upload_files.h"
+#include "coordinator/content/upload_store.h"
 
 namespace rootstock {
 namespace {
@@ -41,13 +42,13 @@ absl::Status UploadStore::Writer::OpenFile(const UploadFile& file) {
   open_file->name = file.name;
   const fs::path path = PartOf(dir_ / file.name);
   open_file->fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-  if (open_file->fd < 0) return UploadIoError(path, errno);
+  if (open_file->fd < 0) return StoreError(path, errno);
   std::vector<char> buffer(1 << 20);
   for (uint64_t done = 0; done < file.received;) {
     const size_t want = std::min<uint64_t>(buffer.size(), file.received - done);
     const ssize_t n = pread(open_file->fd, buffer.data(), want, static_cast<off_t>(done));
     if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return UploadIoError(path, n < 0 ? errno : EIO);
+    if (n <= 0) return StoreError(path, n < 0 ? errno : EIO);
     open_file->hash.Update(AsBytes({buffer.data(), static_cast<size_t>(n)}));
     done += static_cast<uint64_t>(n);
   }
@@ -76,7 +77,7 @@ absl::Status UploadStore::Writer::Append(const std::string& name, uint64_t offse
     const ssize_t n = pwrite(open_->fd, bytes.data() + done, bytes.size() - done,
                              static_cast<off_t>(offset + done));
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return UploadIoError(dir_ / name, errno);
+    if (n < 0) return StoreError(dir_ / name, errno);
     open_->hash.Update(AsBytes(bytes.substr(done, static_cast<size_t>(n))));
     done += static_cast<size_t>(n);
     file->received += static_cast<uint64_t>(n);
@@ -96,7 +97,7 @@ absl::Status UploadStore::Writer::Complete(UploadFile& file) {
                                   file.sha256.Short(), "; send it again"));
   }
   fs::rename(PartOf(dir_ / file.name), dir_ / file.name, error);
-  return error ? UploadIoError(dir_ / file.name, error.value()) : absl::OkStatus();
+  return error ? StoreError(dir_ / file.name, error.value()) : absl::OkStatus();
 }
 
 }  // namespace rootstock

@@ -1,4 +1,4 @@
-#include "coordinator/adapters/upload_store.h"
+#include "coordinator/content/upload_store.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

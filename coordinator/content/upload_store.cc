@@ -1,4 +1,4 @@
-#include "coordinator/adapters/upload_store.h"
+#include "coordinator/content/upload_store.h"
 
 #include <algorithm>
 #include <fstream>
@@ -8,8 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
-#include "coordinator/adapters/adapter_path.h"
-#include "coordinator/adapters/upload_files.h"
+#include "coordinator/content/durable_file.h"
+#include "coordinator/content/upload_files.h"
 
 namespace rootstock {
 namespace {
@@ -86,7 +86,7 @@ UploadStore::~UploadStore() = default;
 absl::Status UploadStore::Open() {
   std::error_code error;
   fs::create_directories(dir_, error);
-  if (error) return UploadIoError(dir_, error.value());
+  if (error) return StoreError(dir_, error.value());
   const std::lock_guard lock(mutex_);
   Expire();
   return absl::OkStatus();
@@ -148,7 +148,6 @@ absl::Status UploadStore::CheckFiles(const std::vector<UploadFile>& files) const
 
 absl::StatusOr<UploadState> UploadStore::Start(const std::string& tenant,
                                                std::vector<UploadFile> files) {
-  RETURN_IF_ERROR(CheckTenant(tenant));
   RETURN_IF_ERROR(CheckFiles(files));
   std::sort(files.begin(), files.end(),
             [](const UploadFile& a, const UploadFile& b) { return a.name < b.name; });
@@ -176,8 +175,8 @@ absl::Status UploadStore::Create(const std::string& tenant, const UploadState& s
   const fs::path dir = PathOf(state.id);
   std::error_code error;
   fs::create_directories(dir, error);
-  if (error) return UploadIoError(dir, error.value());
-  const absl::Status written = WriteWhole(dir / kManifest, ManifestOf(tenant, state));
+  if (error) return StoreError(dir, error.value());
+  const absl::Status written = WriteDurably(dir / kManifest, ManifestOf(tenant, state));
   if (!written.ok()) fs::remove_all(dir, error);
   return written;
 }

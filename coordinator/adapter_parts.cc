@@ -1,0 +1,84 @@
+#include "coordinator/adapter_parts.h"
+
+#include <filesystem>
+#include <utility>
+
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "common/base/log.h"
+#include "common/base/status.h"
+#include "coordinator/adapter_loader.h"
+#include "coordinator/adapters/registry_metrics.h"
+#include "coordinator/engine/task_queue.h"
+
+namespace rootstock {
+namespace {
+
+absl::StatusOr<std::unique_ptr<AdapterSources>> OpenSources(const CoordinatorOptions& options) {
+  AdapterSourceOptions sources;
+  sources.store = ObjectStoreOptions::FromEnvironment();
+  sources.max_weights_bytes = static_cast<uint64_t>(options.max_adapter_bytes);
+  for (const std::string& uri : options.adapter_sources) {
+    ASSIGN_OR_RETURN(StoreUri parsed, ParseStoreUri(uri));
+    sources.allowed.push_back(std::move(parsed));
+  }
+  if (!options.adapter_store.empty()) {
+    ASSIGN_OR_RETURN(StoreUri parsed, ParseStoreUri(options.adapter_store));
+    sources.allowed.push_back(std::move(parsed));
+  }
+  return AdapterSources::Open(std::filesystem::path(options.data) / "fetched", std::move(sources));
+}
+
+absl::StatusOr<BlobStoreOptions> BlobOptions(const CoordinatorOptions& options) {
+  BlobStoreOptions blobs{.max_bytes = static_cast<uint64_t>(options.blob_bytes)};
+  if (!options.object_store.empty()) {
+    ASSIGN_OR_RETURN(const StoreUri uri, ParseStoreUri(options.object_store));
+    ASSIGN_OR_RETURN(blobs.remote, OpenObjectStore(uri, ObjectStoreOptions::FromEnvironment()));
+  }
+  return blobs;
+}
+
+}  // namespace
+
+absl::StatusOr<AdapterParts> OpenAdapters(const CoordinatorOptions& options, const ModelSpec& model,
+                                          const std::string& served_name, Metrics& metrics) {
+  AdapterParts parts;
+  ASSIGN_OR_RETURN(parts.sources, OpenSources(options));
+  ASSIGN_OR_RETURN(BlobStoreOptions blobs, BlobOptions(options));
+  ASSIGN_OR_RETURN(parts.registry,
+                   Registry::Open({.data_dir = options.data,
+                                   .adapter_root = options.adapter_root,
+                                   .sources = parts.sources.get(),
+                                   .base_name = served_name,
+                                   .loader = MakeAdapterLoader(
+                                       model, served_name, static_cast<int>(options.max_lora_rank)),
+                                   .blobs = std::move(blobs),
+                                   .unix_ms = [] { return absl::ToUnixMillis(absl::Now()); },
+                                   .metrics = std::make_shared<RegistryMetrics>(metrics)}));
+  parts.uploads = std::make_unique<UploadStore>(
+      std::filesystem::path(options.data) / "uploads",
+      UploadLimits{.max_weights_bytes = static_cast<uint64_t>(options.max_adapter_bytes),
+                   .max_bytes = static_cast<uint64_t>(options.max_upload_bytes)});
+  RETURN_IF_ERROR(parts.uploads->Open());
+  if (!options.adapter_store.empty()) {
+    ASSIGN_OR_RETURN(StoreUri store, ParseStoreUri(options.adapter_store));
+    parts.lazy =
+        std::make_unique<LazyAdapters>(parts.registry.get(), std::move(store), MonotonicClock());
+  }
+  return parts;
+}
+
+void PreloadAdapters(const CoordinatorOptions& options, Registry& registry) {
+  for (const std::string& adapter : options.adapters) {
+    const std::pair<std::string, std::string> parts =
+        absl::StrSplit(adapter, absl::MaxSplits('=', 1));
+    const auto entry = registry.RegisterDirectory(parts.first, parts.second, "default");
+    if (entry.ok()) {
+      LogInfo("adapter ", parts.first, " registered, digest ", entry->digest.Short());
+    } else {
+      LogError("adapter ", adapter, " refused: ", std::string(entry.status().message()));
+    }
+  }
+}
+
+}  // namespace rootstock

@@ -1,0 +1,33 @@
+// The coordinator's adapters: what keeps them and where they come from.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/metrics/metrics.h"
+#include "common/model/model_spec.h"
+#include "coordinator/adapters/lazy_adapters.h"
+#include "coordinator/adapters/registry.h"
+#include "coordinator/content/adapter_sources.h"
+#include "coordinator/content/upload_store.h"
+#include "coordinator/options.h"
+
+namespace rootstock {
+
+// In the order of construction: what comes later uses what comes before.
+struct AdapterParts {
+  std::unique_ptr<AdapterSources> sources;
+  std::unique_ptr<Registry> registry;
+  std::unique_ptr<UploadStore> uploads;
+  std::unique_ptr<LazyAdapters> lazy;  // null without --adapter-store
+};
+
+// Everything under --data. Errors name the flag or file.
+absl::StatusOr<AdapterParts> OpenAdapters(const CoordinatorOptions& options, const ModelSpec& model,
+                                          const std::string& served_name, Metrics& metrics);
+
+// --adapter; one that is refused is reported, not fatal.
+void PreloadAdapters(const CoordinatorOptions& options, Registry& registry);
+
+}  // namespace rootstock

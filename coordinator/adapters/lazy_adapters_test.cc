@@ -1,0 +1,102 @@
+#include "coordinator/adapters/lazy_adapters.h"
+
+#include "coordinator/adapters/registry_fixture.h"
+#include "coordinator/content/adapter_sources.h"
+
+namespace rootstock {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A store with directories of the two files that are fetched; content is the weights' text.
+class LazyAdaptersTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    base_ = fs::path(testing::TempDir()) /
+            (std::string("lazy_") + testing::UnitTest::GetInstance()->current_test_info()->name());
+    fs::remove_all(base_);
+    Add("pirate", "arr");
+    Add("other-tenant/pirate", "yarr");
+    sources_ = *AdapterSources::Open(base_ / "scratch", {.allowed = {Store()}});
+    registry_ = *Registry::Open({.data_dir = base_ / "data",
+                                 .sources = sources_.get(),
+                                 .base_name = "base-model",
+                                 .loader =
+                                     [this](const fs::path& directory) {
+                                       ++loads_;
+                                       fs::copy_file(directory / "adapter_model.safetensors",
+                                                     directory / "text");
+                                       return LoadText(directory);
+                                     },
+                                 .unix_ms = [] { return int64_t{1}; }});
+    lazy_ = std::make_unique<LazyAdapters>(registry_.get(), Store(), [this] { return now_; });
+  }
+  StoreUri Store() const { return *ParseStoreUri("file://" + (base_ / "store").string()); }
+  void Add(const std::string& name, const std::string& text) const {
+    fs::create_directories(base_ / "store" / name);
+    std::ofstream(base_ / "store" / name / "adapter_config.json") << "{}";
+    std::ofstream(base_ / "store" / name / "adapter_model.safetensors") << text;
+  }
+  Digest DigestOf(const std::string& model, const std::string& tenant) const {
+    return registry_->Resolve(model, tenant, "r")->content->digest;
+  }
+
+  fs::path base_;
+  std::unique_ptr<AdapterSources> sources_;
+  std::unique_ptr<Registry> registry_;
+  std::unique_ptr<LazyAdapters> lazy_;
+  absl::Time now_ = absl::FromUnixSeconds(1000);
+  int loads_ = 0;
+};
+
+TEST_F(LazyAdaptersTest, RegistersANameAtItsFirstUse) {
+  EXPECT_TRUE(lazy_->MayHold("pirate", "default"));
+  EXPECT_EQ(lazy_->Fetch("pirate", "default"), absl::OkStatus());
+  EXPECT_EQ(DigestOf("pirate", "default"), Sha256Of("arr"));
+  EXPECT_FALSE(lazy_->MayHold("pirate", "default"));
+  EXPECT_EQ(lazy_->Fetch("pirate", "default"), absl::OkStatus());
+  EXPECT_EQ(loads_, 1);
+}
+
+TEST_F(LazyAdaptersTest, ATenantSeesItsOwnFolder) {
+  EXPECT_EQ(lazy_->Fetch("pirate", "other-tenant"), absl::OkStatus());
+  EXPECT_EQ(DigestOf("pirate", "other-tenant"), Sha256Of("yarr"));
+  EXPECT_TRUE(absl::IsNotFound(lazy_->Fetch("pirate", "third")));
+  // The folder of a tenant is no adapter of the default one.
+  EXPECT_TRUE(absl::IsNotFound(lazy_->Fetch("other-tenant", "default")));
+}
+
+TEST_F(LazyAdaptersTest, LooksAgainForWhatWasMissingAfterAWhile) {
+  EXPECT_TRUE(absl::IsNotFound(lazy_->Fetch("late", "default")));
+  EXPECT_FALSE(lazy_->MayHold("late", "default"));
+  now_ += absl::Seconds(11);
+  EXPECT_TRUE(lazy_->MayHold("late", "default"));
+  Add("late", "here");
+  EXPECT_EQ(lazy_->Fetch("late", "default"), absl::OkStatus());
+}
+
+TEST_F(LazyAdaptersTest, NamesThatCanBeNoKeysAreNotLookedFor) {
+  for (const char* model : {"../x", "a/b", "", "UPPER", "pirate@2", "base-model"}) {
+    EXPECT_FALSE(lazy_->MayHold(model, "default")) << model;
+  }
+  for (const char* tenant : {"..", "a/b", ""}) {
+    EXPECT_FALSE(lazy_->MayHold("pirate", tenant)) << tenant;
+  }
+}
+
+TEST_F(LazyAdaptersTest, ARefusalIsTold) {
+  Add("spoilt", "bad");
+  const absl::Status status = lazy_->Fetch("spoilt", "default");
+  EXPECT_EQ(GetErrorDetail(status)->reason, Reason::kNonfinite);
+  EXPECT_TRUE(lazy_->MayHold("spoilt", "default"));  // it may be mended meanwhile
+}
+
+TEST_F(LazyAdaptersTest, ClientsMayNameUrisUnderAnAllowedSource) {
+  const std::string uri = Store().ToString() + "/pirate";
+  EXPECT_EQ(registry_->Register("mine", uri, "default")->digest, Sha256Of("arr"));
+  const auto elsewhere = registry_->Register("x", "file:///etc/pirate", "default");
+  EXPECT_EQ(GetErrorDetail(elsewhere.status())->reason, Reason::kPathInvalid);
+}
+
+}  // namespace
+}  // namespace rootstock

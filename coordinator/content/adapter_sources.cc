@@ -1,0 +1,102 @@
+#include "coordinator/content/adapter_sources.h"
+
+#include <optional>
+#include <system_error>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "coordinator/content/durable_file.h"
+
+namespace rootstock {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr char kConfig[] = "adapter_config.json";
+constexpr char kWeights[] = "adapter_model.safetensors";
+constexpr char kPickled[] = "adapter_model.bin";
+constexpr uint64_t kMaxConfigBytes = 64 << 10;
+
+// The key under `root` that `uri` names; nothing when it lies elsewhere.
+std::optional<std::string> KeyUnder(const StoreUri& root, const StoreUri& uri) {
+  if (uri.kind != root.kind || uri.bucket != root.bucket) return std::nullopt;
+  if (root.prefix.empty() || root.prefix == "/") {
+    return uri.prefix.substr(root.prefix.size());
+  }
+  if (!uri.prefix.starts_with(root.prefix + "/")) return std::nullopt;
+  return uri.prefix.substr(root.prefix.size() + 1);
+}
+
+absl::Status NoAdapter(const std::string& uri, const std::string& file) {
+  return MakeError(absl::StatusCode::kNotFound, Reason::kPathInvalid, "path", uri,
+                   absl::StrCat("there is no ", file));
+}
+
+absl::Status Copy(ObjectStore& store, const std::string& key, uint64_t max_bytes,
+                  const fs::path& file) {
+  DurableFile out(file);
+  RETURN_IF_ERROR(
+      store.Get(key, max_bytes, [&](std::string_view bytes) { return out.Append(bytes); }));
+  return out.Commit();
+}
+
+}  // namespace
+
+bool AdapterSources::IsUri(const std::string& path) {
+  return path.find("://") != std::string::npos;
+}
+
+absl::StatusOr<std::unique_ptr<AdapterSources>> AdapterSources::Open(fs::path scratch,
+                                                                     AdapterSourceOptions options) {
+  std::error_code error;
+  fs::remove_all(scratch, error);
+  if (!error) fs::create_directories(scratch, error);
+  if (!error) fs::permissions(scratch, fs::perms::owner_all, error);
+  if (error) {
+    return MakeError(absl::StatusCode::kInternal, Reason::kIoError, "data", scratch.string(),
+                     error.message());
+  }
+  std::unique_ptr<AdapterSources> sources(
+      new AdapterSources(std::move(scratch), options.max_weights_bytes));
+  for (const StoreUri& uri : options.allowed) {
+    ASSIGN_OR_RETURN(auto store, OpenObjectStore(uri, options.store));
+    sources->roots_.push_back({uri, std::move(store)});
+  }
+  return sources;
+}
+
+absl::Status AdapterSources::FetchFiles(const Root& root, const std::string& key,
+                                        const std::string& uri, const fs::path& directory) const {
+  absl::Status config =
+      Copy(*root.store, key + "/" + kConfig, kMaxConfigBytes, directory / kConfig);
+  if (absl::IsNotFound(config)) return NoAdapter(uri, kConfig);
+  RETURN_IF_ERROR(config);
+  absl::Status weights =
+      Copy(*root.store, key + "/" + kWeights, max_weights_bytes_, directory / kWeights);
+  if (!absl::IsNotFound(weights)) return weights;
+  if (!root.store->Size(key + "/" + kPickled).ok()) return NoAdapter(uri, kWeights);
+  return InvalidField(Reason::kPickle, "path", uri, "holds pickled weights, which are not read");
+}
+
+absl::Status AdapterSources::Fetch(const std::string& uri, const Use& use) {
+  absl::StatusOr<StoreUri> parsed = ParseStoreUri(uri);
+  RETURN_IF_ERROR(parsed.status());
+  for (const Root& root : roots_) {
+    const std::optional<std::string> key = KeyUnder(root.uri, *parsed);
+    if (!key || key->empty()) continue;
+    const fs::path directory = scratch_ / absl::StrCat(++next_);
+    std::error_code error;
+    fs::create_directory(directory, error);
+    absl::Status status = FetchFiles(root, *key, uri, directory);
+    if (status.ok()) status = use(directory);
+    fs::remove_all(directory, error);
+    return status;
+  }
+  return InvalidField(Reason::kPathInvalid, "path", uri, "is not under an allowed source");
+}
+
+void AdapterSources::Cancel() {
+  for (const Root& root : roots_) root.store->Cancel();
+}
+
+}  // namespace rootstock

@@ -1,0 +1,59 @@
+// PEFT directories in object stores.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/objects/object_store.h"
+
+namespace rootstock {
+
+struct AdapterSourceOptions {
+  std::vector<StoreUri> allowed;  // what clients may name lies under one of these
+  ObjectStoreOptions store;
+  uint64_t max_weights_bytes = uint64_t{4} << 30;
+};
+
+// Copies a directory's two files into a private one, where nobody changes them while they are read.
+// *Thread-safe.*
+class AdapterSources {
+ public:
+  using Use = std::function<absl::Status(const std::filesystem::path& directory)>;
+
+  // `scratch` is made, and emptied: nobody else uses it.
+  static absl::StatusOr<std::unique_ptr<AdapterSources>> Open(std::filesystem::path scratch,
+                                                              AdapterSourceOptions options);
+
+  // Whether a client's path names an object store at all.
+  static bool IsUri(const std::string& path);
+
+  // Hands the fetched copy to `use`, then removes it. INVALID_ARGUMENT / path_invalid for what is
+  // not under an allowed URI, without a look at it; / pickle where only pickled weights lie;
+  // NOT_FOUND / path_invalid where there is no adapter; else the store's errors.
+  absl::Status Fetch(const std::string& uri, const Use& use);
+  // Fetches that run and those to come end soon, with CANCELLED.
+  void Cancel();
+
+ private:
+  struct Root {
+    StoreUri uri;
+    std::unique_ptr<ObjectStore> store;
+  };
+  AdapterSources(std::filesystem::path scratch, uint64_t max_weights_bytes)
+      : scratch_(std::move(scratch)), max_weights_bytes_(max_weights_bytes) {}
+  absl::Status FetchFiles(const Root& root, const std::string& key, const std::string& uri,
+                          const std::filesystem::path& directory) const;
+
+  const std::filesystem::path scratch_;
+  const uint64_t max_weights_bytes_;
+  std::vector<Root> roots_;
+  std::atomic<uint64_t> next_{0};
+};
+
+}  // namespace rootstock

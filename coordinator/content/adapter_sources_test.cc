@@ -1,0 +1,108 @@
+#include "coordinator/content/adapter_sources.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <sstream>
+
+#include "common/base/status.h"
+
+namespace rootstock {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+class AdapterSourcesTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string name = (fs::temp_directory_path() / "sources-XXXXXX").string();
+    dir_ = mkdtemp(name.data());
+    for (const char* adapter : {"store/team/pirate", "store/team/pickled", "store/team/empty",
+                                "store/teammate/pirate", "other/pirate"}) {
+      fs::create_directories(dir_ / adapter);
+      Write(std::string(adapter) + "/adapter_config.json", "{}");
+    }
+    fs::remove(dir_ / "store/team/empty/adapter_config.json");
+    for (const char* adapter : {"store/team/pirate", "store/teammate/pirate", "other/pirate"}) {
+      Write(std::string(adapter) + "/adapter_model.safetensors", "weights");
+    }
+    Write("store/team/pickled/adapter_model.bin", "pickle");
+    sources_ = *AdapterSources::Open(
+        dir_ / "scratch", {.allowed = {*ParseStoreUri(Uri("store/team"))}, .max_weights_bytes = 7});
+  }
+  void TearDown() override { fs::remove_all(dir_); }
+
+  void Write(const std::string& name, const std::string& bytes) const {
+    std::ofstream(dir_ / name) << bytes;
+  }
+  std::string Uri(const std::string& path) const { return "file://" + (dir_ / path).string(); }
+  absl::Status Fetch(const std::string& uri) {
+    return sources_->Fetch(uri, [&](const fs::path& path) {
+      std::stringstream weights;
+      weights << std::ifstream(path / "adapter_model.safetensors").rdbuf();
+      seen_ = weights.str();
+      EXPECT_TRUE(fs::exists(path / "adapter_config.json"));
+      return use_;
+    });
+  }
+  Reason ReasonOf(const absl::Status& status) const { return GetErrorDetail(status)->reason; }
+
+  fs::path dir_;
+  std::unique_ptr<AdapterSources> sources_;
+  absl::Status use_;
+  std::string seen_;
+};
+
+TEST_F(AdapterSourcesTest, HandsOverAPrivateCopy) {
+  EXPECT_EQ(Fetch(Uri("store/team/pirate")), absl::OkStatus());
+  EXPECT_EQ(seen_, "weights");
+  EXPECT_TRUE(fs::is_empty(dir_ / "scratch"));
+  use_ = absl::DataLossError("x");
+  EXPECT_EQ(Fetch(Uri("store/team/pirate")), use_);
+  EXPECT_TRUE(fs::is_empty(dir_ / "scratch"));
+}
+
+TEST_F(AdapterSourcesTest, LooksAtNothingOutsideTheAllowedSources) {
+  for (const std::string& uri :
+       {Uri("other/pirate"), Uri("store/teammate/pirate"), Uri("store/team"), Uri("store"),
+        std::string("s3://bucket/pirate"), Uri("store/team/../teammate/pirate"),
+        std::string("http://localhost/x")}) {
+    const absl::Status status = Fetch(uri);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << uri;
+    EXPECT_EQ(ReasonOf(status), Reason::kPathInvalid) << uri;
+  }
+  EXPECT_EQ(seen_, "");
+}
+
+TEST_F(AdapterSourcesTest, NamesWhatIsMissingPickledOrTooLarge) {
+  const absl::Status empty = Fetch(Uri("store/team/empty"));
+  EXPECT_TRUE(absl::IsNotFound(empty));
+  EXPECT_THAT(std::string(empty.message()), HasSubstr("there is no adapter_config.json"));
+  EXPECT_EQ(ReasonOf(Fetch(Uri("store/team/pickled"))), Reason::kPickle);
+  Write("store/team/pirate/adapter_model.safetensors", "weights+");
+  EXPECT_EQ(ReasonOf(Fetch(Uri("store/team/pirate"))), Reason::kSizeLimit);
+  Write("store/team/pirate/adapter_config.json", std::string((64 << 10) + 1, ' '));
+  EXPECT_EQ(ReasonOf(Fetch(Uri("store/team/pirate"))), Reason::kSizeLimit);
+  EXPECT_EQ(seen_, "");
+  EXPECT_TRUE(fs::is_empty(dir_ / "scratch"));
+}
+
+TEST_F(AdapterSourcesTest, EmptiesItsScratchAtStartAndEndsWhenCancelled) {
+  Write("scratch/left", "x");
+  ASSERT_TRUE(AdapterSources::Open(dir_ / "scratch", {}).ok());
+  EXPECT_TRUE(fs::is_empty(dir_ / "scratch"));
+  sources_->Cancel();
+  EXPECT_TRUE(absl::IsCancelled(Fetch(Uri("store/team/pirate"))));
+}
+
+TEST_F(AdapterSourcesTest, ARootOrABucketMayBeAllowedAsAWhole) {
+  sources_ = *AdapterSources::Open(dir_ / "scratch", {.allowed = {*ParseStoreUri("file:///")}});
+  EXPECT_EQ(Fetch(Uri("other/pirate")), absl::OkStatus());
+  EXPECT_TRUE(AdapterSources::IsUri("s3://x/y"));
+  EXPECT_FALSE(AdapterSources::IsUri("team/pirate"));
+}
+
+}  // namespace
+}  // namespace rootstock

@@ -1,0 +1,145 @@
+#include "coordinator/content/blob_store.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <sstream>
+
+#include "common/base/status.h"
+
+namespace rootstock {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+class BlobStoreTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string name = (fs::temp_directory_path() / "blobs-XXXXXX").string();
+    dir_ = mkdtemp(name.data());
+  }
+  void TearDown() override {
+    store_.reset();
+    fs::remove_all(dir_);
+  }
+
+  void Open(uint64_t max_bytes, bool remote, const std::set<Digest>& keep = {}) {
+    store_.reset();
+    BlobStoreOptions options{.max_bytes = max_bytes};
+    if (remote) {
+      options.remote = *OpenObjectStore(*ParseStoreUri("file://" + Remote().string()), {});
+    }
+    store_ = std::make_unique<BlobStore>(dir_ / "disk", options);
+    ASSERT_TRUE(store_->Open(keep).ok());
+  }
+  fs::path Remote() const { return dir_ / "remote"; }
+  absl::Status Put(const std::string& text) { return store_->Put(Sha256Of(text), text); }
+  std::string Read(const std::string& text) {
+    auto in = store_->Read(Sha256Of(text));
+    if (!in.ok()) return std::string(in.status().message());
+    std::stringstream out;
+    out << in->rdbuf();
+    return out.str();
+  }
+  bool OnDisk(const std::string& text) const {
+    return fs::exists(dir_ / "disk" / Sha256Of(text).Hex());
+  }
+  fs::path RemoteFile(const std::string& text) const {
+    return Remote() / "blobs" / Sha256Of(text).Hex();
+  }
+  Reason ReasonOf(const absl::Status& status) const { return GetErrorDetail(status)->reason; }
+
+  fs::path dir_;
+  std::unique_ptr<BlobStore> store_;
+};
+
+TEST_F(BlobStoreTest, WithoutAnObjectStoreTheBudgetRefuses) {
+  Open(10, false);
+  EXPECT_TRUE(Put("12345").ok());
+  EXPECT_TRUE(Put("54321").ok());
+  const absl::Status full = Put("x");
+  EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(ReasonOf(full), Reason::kQuota);
+  EXPECT_THAT(std::string(full.message()),
+              HasSubstr("its 1 bytes and the 10 that are stored exceed --blob-bytes, 10"));
+  EXPECT_FALSE(OnDisk("x"));
+  store_->Remove(Sha256Of("12345"));
+  EXPECT_TRUE(Put("x").ok());
+  EXPECT_EQ(Read("x"), "x");
+}
+
+TEST_F(BlobStoreTest, WithOneTheDiskIsACacheOfWhatWasUsedLast) {
+  Open(10, true);
+  EXPECT_TRUE(Put("12345").ok());
+  EXPECT_TRUE(Put("54321").ok());
+  EXPECT_EQ(Read("12345"), "12345");
+  EXPECT_TRUE(Put("third").ok());
+  EXPECT_TRUE(OnDisk("12345"));
+  EXPECT_FALSE(OnDisk("54321"));
+  EXPECT_FALSE(store_->Holds(Sha256Of("54321"), 5));
+  EXPECT_FALSE(store_->IsLost(Sha256Of("54321"), 5));
+  EXPECT_EQ(Read("54321"), "54321");  // comes back, and another one goes
+  EXPECT_FALSE(OnDisk("12345"));
+  EXPECT_TRUE(Put("larger than the budget").ok());
+  EXPECT_EQ(Read("larger than the budget"), "larger than the budget");
+}
+
+TEST_F(BlobStoreTest, ReadersKeepWhatTheyHaveOpen) {
+  Open(5, true);
+  EXPECT_TRUE(Put("12345").ok());
+  auto in = store_->Read(Sha256Of("12345"));
+  EXPECT_TRUE(Put("54321").ok());
+  EXPECT_FALSE(OnDisk("12345"));
+  std::string text;
+  *in >> text;
+  EXPECT_EQ(text, "12345");
+}
+
+TEST_F(BlobStoreTest, ForeignBytesInTheObjectStoreAreRefused) {
+  Open(5, true);
+  EXPECT_TRUE(Put("12345").ok());
+  EXPECT_TRUE(Put("54321").ok());
+  std::ofstream(RemoteFile("12345")) << "1234x";
+  EXPECT_EQ(ReasonOf(store_->Read(Sha256Of("12345")).status()), Reason::kDigestMismatch);
+  EXPECT_FALSE(OnDisk("12345"));
+  fs::remove(RemoteFile("12345"));
+  EXPECT_TRUE(absl::IsNotFound(store_->Read(Sha256Of("12345")).status()));
+  EXPECT_EQ(Read("54321"), "54321");
+}
+
+TEST_F(BlobStoreTest, WhatIsRemovedLeavesBothAndMayComeBack) {
+  Open(0, true);
+  for (int i = 0; i < 50; ++i) {
+    ASSERT_TRUE(Put("again").ok());
+    ASSERT_TRUE(fs::exists(RemoteFile("again")));
+    store_->Remove(Sha256Of("again"));
+  }
+  ASSERT_TRUE(Put("again").ok());
+  store_->Remove(Sha256Of("other"));
+  EXPECT_EQ(Read("again"), "again");
+  EXPECT_TRUE(fs::exists(RemoteFile("again")));
+}
+
+TEST_F(BlobStoreTest, AStoreThatRefusesLeavesNothingBehind) {
+  std::ofstream(Remote()) << "no directory";
+  Open(0, true);
+  EXPECT_FALSE(Put("12345").ok());
+  EXPECT_FALSE(OnDisk("12345"));
+}
+
+TEST_F(BlobStoreTest, KeepsWhatNamesHoldOverARestart) {
+  Open(0, false);
+  EXPECT_TRUE(Put("kept").ok());
+  EXPECT_TRUE(Put("left").ok());
+  std::ofstream(dir_ / "disk/.new-abc") << "half";
+  Open(5, false, {Sha256Of("kept")});
+  EXPECT_EQ(Read("kept"), "kept");
+  EXPECT_FALSE(OnDisk("left"));
+  EXPECT_FALSE(fs::exists(dir_ / "disk/.new-abc"));
+  EXPECT_FALSE(Put("12").ok());  // counts towards the budget
+  EXPECT_TRUE(Put("1").ok());
+}
+
+}  // namespace
+}  // namespace rootstock
