@@ -98,8 +98,8 @@ TEST(Coordinator, ABaseUnderTheNameOfAnAdapterIsRefusedAtStart) {
   options.model = kCases + "models/tiny-llama";
   options.served_model_name = "pirate";
   EXPECT_EQ(RefusedStart(options),
-            "served-model-name=pirate: an adapter of tenant 'sea' has this name; the base needs "
-            "another one");
+            "served-model-name=pirate: an adapter or alias of tenant 'sea' has this name; the base "
+            "needs another one");
   options.served_model_name = "base";
   EXPECT_EQ(RefusedStart(options), "started");
   options.data.clear();
