@@ -28,7 +28,7 @@ struct SiluMulExpand {
     for (int c = 0; c < 8; ++c) {
       gate[c] += added[0][c];
       up[c] += added[1][c];
-      gate[c] = __fdividef(gate[c], 1.0f + __expf(-gate[c])) * up[c];
+      gate[c] = SiluMulOne(gate[c], up[c]);
     }
     auto* out = static_cast<__nv_bfloat16*>(args.out) + static_cast<size_t>(token) * args.n;
     if (live) Store8(out + Column(piece), gate);

@@ -52,7 +52,7 @@ struct SiluTokens {
           gate[i] += expand.Delta(0, i, e);
           up[i] += expand.Delta(1, i, e);
         }
-        gate[i] = __fdividef(gate[i], 1.0f + __expf(-gate[i])) * up[i];
+        gate[i] = SiluMulOne(gate[i], up[i]);
       }
       Store8(out + static_cast<size_t>(token[e]) * args.n, gate);
     }

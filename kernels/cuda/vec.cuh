@@ -4,6 +4,7 @@
 #include <cuda_bf16.h>
 
 #include <cstdint>
+#include <cstring>
 
 namespace rootstock::kernels::cuda {
 
@@ -45,6 +46,38 @@ __device__ __forceinline__ uint4 LoadL2(const void* p) {
                : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
                : "l"(p));
   return x;
+}
+
+// What the kernels of every layer read again, such as the tables of a step and of its adapters. The
+// second cache is asked to keep it while the weights stream through: else each such load, often one
+// of a chain, waits for memory behind them. No kernel writes it. Volatile: as LoadConstant16.
+template <typename T>
+__device__ __forceinline__ T LoadKept(const T* p) {
+  static_assert(sizeof(T) % 4 == 0);
+  constexpr int kWords = sizeof(T) / (alignof(T) >= 8 ? 8 : 4);
+  uint64_t keep;
+  asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(keep));
+  T out;
+  if constexpr (alignof(T) >= 8) {
+    uint64_t word[kWords];
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) {
+      asm volatile("ld.global.nc.L2::cache_hint.b64 %0, [%1], %2;"
+                   : "=l"(word[i])
+                   : "l"(reinterpret_cast<const uint64_t*>(p) + i), "l"(keep));
+    }
+    memcpy(&out, word, sizeof(T));
+  } else {
+    uint32_t word[kWords];
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) {
+      asm volatile("ld.global.nc.L2::cache_hint.b32 %0, [%1], %2;"
+                   : "=r"(word[i])
+                   : "l"(reinterpret_cast<const uint32_t*>(p) + i), "l"(keep));
+    }
+    memcpy(&out, word, sizeof(T));
+  }
+  return out;
 }
 
 // To the first cache: for what is loaded soon, when registers are short.
@@ -96,6 +129,10 @@ __device__ __forceinline__ void Store8(float* p, const float (&x)[8]) {
 __device__ __forceinline__ void Store8(__nv_bfloat16* p, const float (&x)[8]) {
   *reinterpret_cast<uint4*>(p) = {PackBf16(x[0], x[1]), PackBf16(x[2], x[3]), PackBf16(x[4], x[5]),
                                   PackBf16(x[6], x[7])};
+}
+
+__device__ __forceinline__ float SiluMulOne(float gate, float up) {
+  return __fdividef(gate, 1.0f + __expf(-gate)) * up;
 }
 
 // Sum over the warp, the same in every lane; the order is fixed.

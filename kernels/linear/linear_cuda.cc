@@ -26,6 +26,7 @@ class LinearByShape : public Linear {
     if (args.type == Type::kF32 && args.out_type != Type::kF32) {
       return Refuse(args, "f32 weights give f32");
     }
+    if (args.gated && !Gates(args)) return Refuse(args, "has no gated form");
     if (stream_ != nullptr && StreamLinear::Takes(args)) {
       const std::string error = stream_->Run(args, stream);
       return error.empty() ? "" : Refuse(args, error.c_str());
@@ -36,6 +37,10 @@ class LinearByShape : public Linear {
     }
     const cudaError_t error = PlainLinear(args, stream);
     return error == cudaSuccess ? "" : Refuse(args, cudaGetErrorString(error));
+  }
+
+  bool Gates(const LinearArgs& args) const override {
+    return args.m > 0 && stream_ != nullptr && StreamLinear::Gates(args);
   }
 
   bool LetsIn(const LinearArgs& args) const override {

@@ -19,6 +19,9 @@ struct LinearArgs {
   const float* bias = nullptr;  // null: none
   Type out_type = Type::kBF16;
   void* out = nullptr;
+  // out [m, n / 2] = silu(a) · b, of what out would be: a its first half, b its second; asks for
+  // Gates.
+  bool gated = false;
   bool shares = false;  // leaves room and time for the kernel launched behind it; asks for LetsIn
 };
 
@@ -31,6 +34,8 @@ class Linear {
   virtual ~Linear() = default;
   // f32 weights give f32. Empty on success, else why not (no such shape, a library's error).
   virtual std::string Run(const LinearArgs& args, cudaStream_t stream) = 0;
+  // Whether Run takes args with `gated`.
+  virtual bool Gates(const LinearArgs& args) const = 0;
   // Whether a dependent launch behind Run(args) may start while that runs, but never before the
   // kernels ahead of it have ended.
   virtual bool LetsIn(const LinearArgs& args) const = 0;

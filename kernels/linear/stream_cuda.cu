@@ -1,6 +1,7 @@
 #include <cudaTypedefs.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "kernels/cuda/launch.h"
 #include "kernels/linear/stream_cuda.h"
@@ -19,6 +20,11 @@ constexpr int kBarrierBytes = 4 * 8 * kMaxStages + 16;
 // second cache before its use.
 constexpr int kSharedRoom = 10240;
 constexpr int SharedAhead(int token_rows) { return token_rows < 64 ? 72 << 20 : 512 << 20; }
+// Bytes of w that a block which shares has under way at most, 0: what its ring holds. The other
+// kernels' loads, each of a chain, wait behind them: 200 KB a block are 6 µs of memory.
+constexpr int SharedPace(int token_rows) {
+  return token_rows == 8 ? 48 << 10 : token_rows == 64 ? 64 << 10 : 0;
+}
 
 int CeilDiv(int a, int b) { return (a + b - 1) / b; }
 int RoundUp(int a, int unit) { return CeilDiv(a, unit) * unit; }
@@ -30,20 +36,27 @@ bool OnSixteen(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0;
 using Kernel = void (*)(const CUtensorMap, const CUtensorMap, const StreamParams);
 
 template <int N>
-Kernel PickBlocks(int blocks) {
-  return blocks == 1 ? StreamKernel<N, 1> : blocks == 2 ? StreamKernel<N, 2> : StreamKernel<N, 4>;
+Kernel PickForm(int blocks, StreamForm form) {
+  if (form == StreamForm::kGated) {
+    if constexpr (N == 8) return nullptr;
+    return StreamKernel<N, 4, StreamForm::kGated>;
+  }
+  if (blocks == 1) return StreamKernel<N, 1, StreamForm::kAny>;
+  if (blocks == 2) return StreamKernel<N, 2, StreamForm::kAny>;
+  return form == StreamForm::kWhole ? StreamKernel<N, 4, StreamForm::kWhole>
+                                    : StreamKernel<N, 4, StreamForm::kAny>;
 }
 
-Kernel Pick(int token_rows, int blocks) {
+Kernel Pick(int token_rows, int blocks, StreamForm form) {
   switch (token_rows) {
     case 8:
-      return PickBlocks<8>(blocks);
+      return PickForm<8>(blocks, form);
     case 16:
-      return PickBlocks<16>(blocks);
+      return PickForm<16>(blocks, form);
     case 32:
-      return PickBlocks<32>(blocks);
+      return PickForm<32>(blocks, form);
     default:
-      return PickBlocks<64>(blocks);
+      return PickForm<64>(blocks, form);
   }
 }
 
@@ -79,6 +92,7 @@ Launch Plan(const LinearArgs& a, StreamTile tile, StreamRing ring, int token_row
   p.n = a.n;
   p.boxes = Boxes(a.k);
   p.rows = tile.rows;
+  p.up_row = a.gated ? a.n / 2 : 0;
   p.tiles = CeilDiv(a.n, tile.rows);
   p.split = tile.split;
   p.split_log = tile.split == 4 ? 2 : tile.split - 1;
@@ -105,6 +119,7 @@ Launch Plan(const LinearArgs& a, StreamTile tile, StreamRing ring, int token_row
   p.w_stages = std::min({w_stages(p.stage_boxes), ring.max_stages, kMaxStages});
   p.x_stages = x_stages(p.stage_boxes);
   p.pace = ring.pace;
+  p.pace_always = ring.pace_always;
   p.trigger = ring.trigger + std::max(0, p.w_stages - p.x_stages);
   const int ring_end = BoxesBytes(tile.rows, p.w_stages * p.stage_boxes) +
                        BoxesBytes(token_rows, p.x_stages * p.stage_boxes) +
@@ -139,6 +154,12 @@ StreamTile StreamTile::For(int n, int k) {
   if (rows < 64 && Boxes(k) >= 16) return {RoundUp(CeilDiv(n, kSms / 2), 8), 2};
   const int waves = CeilDiv(rows, kMaxTileRows);
   return {RoundUp(CeilDiv(n, kSms * waves), 8), 1};
+}
+
+StreamTile StreamTile::ForGated(int n, int k) {
+  StreamTile tile = For(n, k);
+  tile.rows = std::min(RoundUp(tile.rows, 16), kMaxTileRows / 16 * 16);
+  return tile;
 }
 
 // While the ring is filled few bytes are under way, else the small kernel ahead waits for its own
@@ -179,9 +200,15 @@ std::unique_ptr<StreamLinear> StreamLinear::Create(std::string* error) {
     return nullptr;
   }
   for (int token_rows : {8, 16, 32, 64}) {
-    for (int blocks : {1, 2, 4}) {
-      if (failed(cudaFuncSetAttribute(Pick(token_rows, blocks),
-                                      cudaFuncAttributeMaxDynamicSharedMemorySize, kMaxShared))) {
+    for (const auto [blocks, form] : {std::pair(1, StreamForm::kAny),
+                                      {2, StreamForm::kAny},
+                                      {4, StreamForm::kAny},
+                                      {4, StreamForm::kWhole},
+                                      {4, StreamForm::kGated}}) {
+      const Kernel kernel = Pick(token_rows, blocks, form);
+      if (kernel == nullptr) continue;
+      if (failed(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                      kMaxShared))) {
         return nullptr;
       }
     }
@@ -194,8 +221,18 @@ bool StreamLinear::Takes(const LinearArgs& args) {
          OnSixteen(args.x) && OnSixteen(args.w) && OnSixteen(args.out) && OnSixteen(args.bias);
 }
 
+// A block holds the sums of matching rows of both halves, and of one tile. For fewest tokens the
+// separate kernel costs less: the next layer's weights come in meanwhile.
+bool StreamLinear::Gates(const LinearArgs& args) {
+  const StreamTile tile = StreamTile::ForGated(args.n, args.k);
+  return Takes(args) && args.m > 8 && args.out_type == Type::kBF16 && args.bias == nullptr &&
+         args.n % 16 == 0 && tile.split == 1 && MmaBlocks(tile.rows) == 4 &&
+         CeilDiv(args.n, tile.rows) <= kSms;
+}
+
 std::string StreamLinear::Run(const LinearArgs& args, cudaStream_t stream) const {
-  const StreamTile tile = StreamTile::For(args.n, args.k);
+  const StreamTile tile =
+      args.gated ? StreamTile::ForGated(args.n, args.k) : StreamTile::For(args.n, args.k);
   const int token_rows = TokenRows(args.m);
   StreamRing ring;
   if (args.shares) ring.max_bytes -= kSharedRoom;
@@ -203,6 +240,10 @@ std::string StreamLinear::Run(const LinearArgs& args, cudaStream_t stream) const
   if (args.shares) {
     const int stage_bytes = kSms * BoxesBytes(tile.rows + token_rows, ring.stage_boxes);
     ring.trigger = 1 + SharedAhead(token_rows) / stage_bytes;
+    if (const int bytes = SharedPace(token_rows); bytes != 0) {
+      ring.pace = CeilDiv(bytes, BoxesBytes(tile.rows, ring.stage_boxes));
+      ring.pace_always = true;
+    }
   }
   return Run(args, tile, ring, stream);
 }
@@ -211,13 +252,18 @@ std::string StreamLinear::Run(const LinearArgs& args, StreamTile tile, StreamRin
                               cudaStream_t stream) const {
   const int token_rows = TokenRows(args.m);
   CUtensorMap w, x;
-  if (!Encode(encode_, args.w, args.n, args.k, tile.rows, &w) ||
+  const int box_rows = args.gated ? tile.rows / 2 : tile.rows;
+  if (!Encode(encode_, args.w, args.n, args.k, box_rows, &w) ||
       !Encode(encode_, args.x, args.m, args.k, token_rows, &x)) {
     return "no tensor map for this shape";
   }
   const Launch launch = Plan(args, tile, ring, token_rows);
+  const bool whole = tile.split == 1 && launch.grid == launch.params.tiles;
+  const StreamForm form = args.gated ? StreamForm::kGated
+                          : whole    ? StreamForm::kWhole
+                                     : StreamForm::kAny;
   const cudaError_t error = LaunchDependent(
-      Pick(token_rows, MmaBlocks(tile.rows)), dim3(launch.grid), dim3(kStreamThreads),
+      Pick(token_rows, MmaBlocks(tile.rows), form), dim3(launch.grid), dim3(kStreamThreads),
       launch.shared_bytes, stream, tile.split, w, x, launch.params);
   return error == cudaSuccess ? "" : cudaGetErrorString(error);
 }

@@ -16,16 +16,19 @@ struct StreamTile {
   int split = 1;  // blocks that share a tile's k: 1, 2 or 4 (a cluster)
 
   static StreamTile For(int n, int k);
+  // Of LinearArgs::gated: of an even number of groups of 8 rows; the order of sums is that of For.
+  static StreamTile ForGated(int n, int k);
 };
 
 // How the rings of copies are used; it does not change results.
 struct StreamRing {
-  int stage_boxes = 0;     // k of a stage / 64
-  int x_boxes = 8;         // of the ring of x, where that leaves two stages of w
-  int max_bytes = 232448;  // of shared memory
-  int max_stages = 16;     // of w; fewer where shared memory ends
-  int pace = 16;           // stages of w under way at most while the ring is filled
-  int trigger = 3;         // the next kernel may start this many stages before the last load of w
+  int stage_boxes = 0;       // k of a stage / 64
+  int x_boxes = 8;           // of the ring of x, where that leaves two stages of w
+  int max_bytes = 232448;    // of shared memory
+  int max_stages = 16;       // of w; fewer where shared memory ends
+  int pace = 16;             // stages of w under way at most while the ring is filled
+  bool pace_always = false;  // and later
+  int trigger = 3;           // the next kernel may start this many stages before the last load of w
 
   // With what suits. token_rows: of a box of x: 8, 16, 32 or 64.
   StreamRing For(StreamTile tile, int k, int token_rows) const;
@@ -38,6 +41,8 @@ class StreamLinear {
 
   // bf16, m ≤ kMaxStreamRows, rows of x and w on 16 bytes.
   static bool Takes(const LinearArgs& args);
+  // Whether it can run them with `gated`.
+  static bool Gates(const LinearArgs& args);
 
   // Takes(args) must hold. A dependent launch (kernels/cuda/pdl.cuh): weights are read before the
   // kernel ahead of it has ended. Empty, or the error.

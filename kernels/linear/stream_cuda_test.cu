@@ -3,6 +3,7 @@
 #include <cstring>
 #include <vector>
 
+#include "kernels/cuda/vec.cuh"
 #include "kernels/linear/cuda_test_data.h"
 #include "kernels/linear/plain_cuda.h"
 #include "kernels/linear/stream_cuda.h"
@@ -56,6 +57,7 @@ TEST_P(StreamLinearShapeTest, EveryTileAndRingGivesTheSums) {
         Check(c, {rows, split}, {.stage_boxes = 2, .max_stages = 2, .trigger = 0});
         Check(c, {rows, split}, {.stage_boxes = 3, .pace = 2, .trigger = 9});
         Check(c, {rows, split}, {.stage_boxes = 1, .x_boxes = 2, .pace = 1});
+        Check(c, {rows, split}, {.max_stages = 4, .pace = 2, .pace_always = true});
       }
     }
   }
@@ -112,6 +114,60 @@ TEST_F(StreamLinearTest, ADependentLaunchReadsWhatTheKernelBeforeWrote) {
   }
   EXPECT_EQ(runs[0], runs[1]);
   EXPECT_EQ(runs[0], runs[2]);
+}
+
+// out [m, half] = silu(a) · b of in [m, a | b].
+__global__ void SiluMulOfHalves(const __nv_bfloat16* in, int half, __nv_bfloat16* out) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i >= half) return;
+  const __nv_bfloat16* row = in + size_t{2} * blockIdx.y * half;
+  out[size_t{blockIdx.y} * half + i] =
+      __float2bfloat16_rn(SiluMulOne(__bfloat162float(row[i]), __bfloat162float(row[half + i])));
+}
+
+// Tails of n and k, a tile that ends inside an instruction, every number of tokens' kernel.
+TEST_F(StreamLinearTest, GatedHasTheBitsOfItsPartsOneAfterTheOther) {
+  for (const auto [n, k] : {Shape{28672, 512}, Shape{27648, 200}, Shape{20000, 264}}) {
+    for (int m : {9, 16, 31, 50, 64}) {
+      SCOPED_TRACE(testing::Message() << "m " << m << " n " << n << " k " << k);
+      TestCase c(Type::kBF16, Type::kBF16, m, n, k, false);
+      ASSERT_EQ(stream_->Run(c.args, nullptr), "");
+      const int half = n / 2;
+      Buffer want(size_t{2} * m * half), got(size_t{2} * m * half);
+      SiluMulOfHalves<<<dim3((half + 255) / 256, m), 256>>>(
+          static_cast<const __nv_bfloat16*>(c.out.get()), half,
+          static_cast<__nv_bfloat16*>(want.get()));
+      got.Poison();
+      LinearArgs args = c.args;
+      ASSERT_TRUE(StreamLinear::Gates(args));
+      args.gated = true;
+      args.out = got.get();
+      ASSERT_EQ(stream_->Run(args, nullptr), "");
+      std::vector<uint16_t> a(size_t{1} * m * half), b(a.size());
+      CheckCuda(cudaMemcpy(a.data(), want.get(), 2 * a.size(), cudaMemcpyDefault), "want");
+      CheckCuda(cudaMemcpy(b.data(), got.get(), 2 * b.size(), cudaMemcpyDefault), "got");
+      EXPECT_EQ(std::memcmp(a.data(), b.data(), 2 * a.size()), 0);
+    }
+  }
+}
+
+TEST_F(StreamLinearTest, GatesWideTilesWithoutBias) {
+  TestCase c(Type::kBF16, Type::kBF16, 9, 28672, 64, true);
+  EXPECT_FALSE(StreamLinear::Gates(c.args));
+  c.args.bias = nullptr;
+  EXPECT_TRUE(StreamLinear::Gates(c.args));
+  c.args.n = 28672 - 8;
+  EXPECT_FALSE(StreamLinear::Gates(c.args));
+  c.args.n = 4096;  // tiles of fewer rows
+  EXPECT_FALSE(StreamLinear::Gates(c.args));
+  c.args.n = 128256;  // more tiles than blocks
+  EXPECT_FALSE(StreamLinear::Gates(c.args));
+  c.args.n = 28672;
+  c.args.m = 8;
+  EXPECT_FALSE(StreamLinear::Gates(c.args));
+  c.args.m = 9;
+  c.args.out_type = Type::kF32;
+  EXPECT_FALSE(StreamLinear::Gates(c.args));
 }
 
 TEST(StreamTileTest, DependsOnTheMatrixAlone) {

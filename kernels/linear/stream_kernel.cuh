@@ -65,23 +65,33 @@ __device__ __forceinline__ void LoadWeights(const CUtensorMap* w, const StreamPa
   const StreamWalk walk(p);
   const uint32_t stage_bytes = p.stage_boxes * rings.w_box;
   RingPlace at{0, 1};  // in the first round the slots are free
-  bool first_round = true;
+  RingPlace arrived;   // `pace` stages back
+  int until_paced = p.pace;
 #pragma unroll 1
   for (int tile = walk.first_tile; tile < p.tiles; tile += walk.tile_step) {
 #pragma unroll 1
     for (int box = walk.first_box; box < walk.last_box; box += p.stage_boxes) {
       const int count = min(p.stage_boxes, walk.last_box - box);
       const uint32_t full = rings.w_full + 8 * at.slot;
-      if (first_round && at.slot >= p.pace) BarrierWait(full - 8 * p.pace, 0);
+      if (--until_paced < 0) {
+        BarrierWait(rings.w_full + 8 * arrived.slot, arrived.parity);
+        arrived.Advance(p.w_stages);
+      }
       BarrierWait(rings.w_empty + 8 * at.slot, at.parity);
       BarrierExpect(full, count * rings.w_box);
       uint32_t to = rings.w + at.slot * stage_bytes;
 #pragma unroll 1
       for (int i = 0; i < count; ++i, to += rings.w_box) {
-        LoadBox(to, w, (box + i) * kBoxK, tile * p.rows, full);
+        if (p.up_row == 0) {
+          LoadBox(to, w, (box + i) * kBoxK, tile * p.rows, full);
+        } else {
+          const int row = tile * (p.rows / 2);
+          LoadBox(to, w, (box + i) * kBoxK, row, full);
+          LoadBox(to + rings.w_box / 2, w, (box + i) * kBoxK, p.up_row + row, full);
+        }
       }
       at.Advance(p.w_stages);
-      first_round = first_round && at.slot > 0;
+      if (at.slot == 0 && !p.pace_always) until_paced = 1 << 30;
     }
   }
 }
@@ -161,7 +171,7 @@ __device__ __forceinline__ void Release(uint32_t w_empty, uint32_t x_empty) {
 }
 
 // The multiplying warps.
-template <int N, int MB>
+template <int N, int MB, StreamForm kForm>
 __device__ void StreamMultiply(const StreamParams& p, const StreamRings& rings, float* room) {
   const StreamWalk walk(p);
   const RankParts<N> ranks(p, rings.parts, rings.parts_full);
@@ -199,18 +209,30 @@ __device__ void StreamMultiply(const StreamParams& p, const StreamRings& rings, 
     }
     MmaWait<0>();
     Release(w_done, x_done);
-    if (p.split > 1) {
+    if (kForm == StreamForm::kAny && p.split > 1) {
       ClusterWait();  // the others' barriers are there
       SendSums<N, MB>(ranks, sums);
       TakeSums<N, MB>(ranks, sums);
     }
-    Finish<N, MB>(p, sums, room, tile, ranks.own * 8, ranks.own_end * 8);
+    if constexpr (kForm == StreamForm::kAny) {
+      Finish<N, MB>(p, sums, room, tile, ranks.own * 8, ranks.own_end * 8);
+    } else {
+      SyncMultiplying();  // all are done with the ring
+#pragma unroll
+      for (int b = 0; b < MB; ++b) PutSums<N>(sums[b], room + b * N * kStagePitch);
+      SyncMultiplying();
+      if constexpr (kForm == StreamForm::kGated) {
+        StoreGated<N>(p, room, tile);
+      } else {
+        StoreRows<N>(p, room, tile, 0, 0, p.rows);
+      }
+    }
   }
 }
 
 // Grid: split · tiles blocks, or fewer that walk the tiles; block: kStreamThreads; clusters of
 // `split`. Only on sm_90a.
-template <int N, int MB>
+template <int N, int MB, StreamForm kForm>
 __global__ void __launch_bounds__(kStreamThreads, 1)
     StreamKernel(const __grid_constant__ CUtensorMap w, const __grid_constant__ CUtensorMap x,
                  const __grid_constant__ StreamParams p) {
@@ -223,7 +245,7 @@ __global__ void __launch_bounds__(kStreamThreads, 1)
   if (warp < 4) {
     SyncStart();
     if (p.split > 1) ClusterArrive();
-    StreamMultiply<N, MB>(p, rings, room);
+    StreamMultiply<N, MB, kForm>(p, rings, room);
     return;
   }
   // The copying warps need no barrier but their own.

@@ -5,6 +5,7 @@
 #include <cuda_bf16.h>
 
 #include "kernels/cuda/hopper.cuh"
+#include "kernels/cuda/vec.cuh"
 
 namespace rootstock::kernels::cuda {
 
@@ -16,6 +17,10 @@ constexpr int kMaxStages = 16;
 constexpr int kMaxSplit = 4;
 constexpr int kStagePitch = kMmaRows + 4;  // floats; free of bank conflicts
 
+// kAny: all. kWhole: of split 1 and a tile a block; its registers leave room for another kernel's
+// beside a wide tile. kGated: likewise, and silu(gate) · up is stored.
+enum class StreamForm : uint8_t { kAny, kWhole, kGated };
+
 struct StreamParams {
   const float* bias = nullptr;  // [n]; null: none
   void* out = nullptr;          // [m, n], f32 or bf16
@@ -24,15 +29,17 @@ struct StreamParams {
   int n = 0;
   int boxes = 0;        // of the whole k
   int rows = 0;         // R, a multiple of 8
+  int up_row = 0;       // not 0: half of R are rows from up_row on (StoreGated); R a multiple of 16
   int tiles = 0;        // of R rows
   int split = 1;        // blocks of a cluster that share k: 1, 2 or 4; above 1 a block has one tile
   int split_log = 0;    // its logarithm: divisions are long code
   int stage_boxes = 0;  // boxes of w and of x a stage
   int w_stages = 0;     // of the ring of w, ≤ kMaxStages
   int x_stages = 0;     // of the ring of x behind it, ≤ kMaxStages
-  int pace = 0;         // stages of w under way at most while the ring is filled for the first time
-  int trigger = 0;      // the next kernel may start this many stages of x before the last one
-  int parts_offset = 0;  // of the other ranks' sums (AddRanks) in shared memory
+  int pace = 0;         // stages of w under way at most
+  bool pace_always = false;  // not only while the ring is filled for the first time
+  int trigger = 0;           // the next kernel may start this many stages of x before the last one
+  int parts_offset = 0;      // of the other ranks' sums (AddRanks) in shared memory
   int sums_offset = 0;  // of the sums in shared memory: over the ring where it is not used any more
   int sums_blocks = 0;  // MB, or 1: the sums of how many instructions have room at once
   int barrier_offset = 0;
@@ -217,6 +224,50 @@ __device__ __forceinline__ void StoreRows(const StreamParams& p, const float* su
     for (int j = 0; j < kBatch; ++j) {
       const int at = token + j * step;
       if (at < p.m) StoreEight(p, v[j], bias, static_cast<size_t>(at) * p.n + col);
+    }
+  }
+}
+
+// As the kernel of silu · mul has it, of sums that went through bf16: the same bits.
+__device__ __forceinline__ uint32_t GatePair(float2 gate, float2 up) {
+  gate = UnpackBf16(PackBf16(gate.x, gate.y));
+  up = UnpackBf16(PackBf16(up.x, up.y));
+  return PackBf16(SiluMulOne(gate.x, up.x), SiluMulOne(gate.y, up.y));
+}
+
+// The first half of a tile's rows are of the gate, the second the same rows of up (at p.up_row):
+// out [m, n / 2] = silu(gate) · up in bf16. All sums are in shared memory; n a multiple of 16.
+template <int N>
+__device__ __forceinline__ void StoreGated(const StreamParams& p, const float* sums, int tile) {
+  constexpr int kBatch = N >= 32 ? 2 : 1;  // tokens a thread has under way
+  const int half = p.rows / 2;
+  const int lanes_log = half <= 64 ? 3 : 4;
+  const int row = 8 * (threadIdx.x & ((1 << lanes_log) - 1));
+  const int col = tile * half + row;
+  if (row >= half || col >= p.up_row) return;
+  const auto at = [&](int r) { return r / kMmaRows * N * kStagePitch + r % kMmaRows; };
+  const float* gate = sums + at(row);
+  const float* up = sums + at(row + half);
+  const int step = 128 >> lanes_log;
+  auto* out = static_cast<__nv_bfloat16*>(p.out) + col;
+#pragma unroll 1
+  for (int token = threadIdx.x >> lanes_log; token < p.m; token += kBatch * step) {
+    float4 g[kBatch][2], u[kBatch][2];
+#pragma unroll
+    for (int j = 0; j < 2 * kBatch; ++j) {
+      const int offset = min(token + j / 2 * step, p.m - 1) * kStagePitch;
+      g[j / 2][j % 2] = reinterpret_cast<const float4*>(gate + offset)[j % 2];
+      u[j / 2][j % 2] = reinterpret_cast<const float4*>(up + offset)[j % 2];
+    }
+#pragma unroll
+    for (int j = 0; j < kBatch; ++j) {
+      if (token + j * step >= p.m) continue;
+      uint4 x;
+      x.x = GatePair({g[j][0].x, g[j][0].y}, {u[j][0].x, u[j][0].y});
+      x.y = GatePair({g[j][0].z, g[j][0].w}, {u[j][0].z, u[j][0].w});
+      x.z = GatePair({g[j][1].x, g[j][1].y}, {u[j][1].x, u[j][1].y});
+      x.w = GatePair({g[j][1].z, g[j][1].w}, {u[j][1].z, u[j][1].w});
+      *reinterpret_cast<uint4*>(out + static_cast<size_t>(token + j * step) * p.up_row) = x;
     }
   }
 }

@@ -39,6 +39,13 @@ inline __device__ __noinline__ Columns8 ExpandEntry(const std::byte* slab,
   return out;
 }
 
+// d += two columns of four rows of Bᵀ, times v.
+__device__ __forceinline__ void MultiplyColumnPair(uint32_t b0, uint32_t b1, uint32_t b2,
+                                                   uint32_t b3, const uint2& v, float (&d)[4]) {
+  MmaBf16(d, __byte_perm(b0, b1, 0x5410), __byte_perm(b0, b1, 0x7632), __byte_perm(b2, b3, 0x5410),
+          __byte_perm(b2, b3, 0x7632), v.x, v.y);
+}
+
 // kTargets: 1 if the pieces lie in one target, else a target each.
 template <int kParts, int kTargets>
 class ExpandTile {
@@ -60,7 +67,7 @@ class ExpandTile {
       target_[t] = pieces[t].target;
       site_[t] = {};
       if (tile.sites != nullptr && target_[t] >= 0) {
-        site_[t] = SiteOf(tile.sites, targets, target_[t]);
+        site_[t] = LoadKept(&SiteOf(tile.sites, targets, target_[t]));
       }
     }
     SetOctet(step, 0);
@@ -74,7 +81,7 @@ class ExpandTile {
   // The tokens from 8 · octet on.
   __device__ __forceinline__ void SetOctet(const LoraStep& step, int octet) {
     const int slot = octet * 8 + Group();
-    const LoraRow row = slot < tile_.count ? step.rows[tile_.first + slot] : LoraRow{};
+    const LoraRow row = slot < tile_.count ? LoadKept(step.rows + tile_.first + slot) : LoraRow{};
     token_ = row.token;
     member_ = row.sites != nullptr ? row.member : -1;
     scale_ = row.scale;
@@ -154,7 +161,7 @@ class ExpandTile {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int r = k + 4 * Quad() + i;
-      offset[i] = r < site_[t].lora_rank ? __ldg(site_[t].b + r) : 0;
+      offset[i] = r < site_[t].lora_rank ? LoadKept(site_[t].b + r) : 0;
     }
   }
 
@@ -234,18 +241,11 @@ class ExpandTile {
     for (int p = 0; p < kParts; ++p) {
       if (k >= site_[Of(p)].lora_rank) continue;
       const uint4(&b)[4] = b_[p];
-      MultiplyPair(b[0].x, b[1].x, b[2].x, b[3].x, v[Of(p)], delta[p][0]);
-      MultiplyPair(b[0].y, b[1].y, b[2].y, b[3].y, v[Of(p)], delta[p][1]);
-      MultiplyPair(b[0].z, b[1].z, b[2].z, b[3].z, v[Of(p)], delta[p][2]);
-      MultiplyPair(b[0].w, b[1].w, b[2].w, b[3].w, v[Of(p)], delta[p][3]);
+      MultiplyColumnPair(b[0].x, b[1].x, b[2].x, b[3].x, v[Of(p)], delta[p][0]);
+      MultiplyColumnPair(b[0].y, b[1].y, b[2].y, b[3].y, v[Of(p)], delta[p][1]);
+      MultiplyColumnPair(b[0].z, b[1].z, b[2].z, b[3].z, v[Of(p)], delta[p][2]);
+      MultiplyColumnPair(b[0].w, b[1].w, b[2].w, b[3].w, v[Of(p)], delta[p][3]);
     }
-  }
-
-  // Two columns of four rows of Bᵀ.
-  static __device__ __forceinline__ void MultiplyPair(uint32_t b0, uint32_t b1, uint32_t b2,
-                                                      uint32_t b3, const uint2& v, float (&d)[4]) {
-    MmaBf16(d, __byte_perm(b0, b1, 0x5410), __byte_perm(b0, b1, 0x7632),
-            __byte_perm(b2, b3, 0x5410), __byte_perm(b2, b3, 0x7632), v.x, v.y);
   }
 
   // The further adapters of stacked tokens: rare, so without tensor cores; v is not rounded.

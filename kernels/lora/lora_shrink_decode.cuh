@@ -30,7 +30,7 @@ struct DecodeItem {
 class GroupScan {
  public:
   __device__ GroupScan(const LoraStep& step, const LoraTargets& targets, int splits)
-      : step_(step), targets_(targets), splits_(splits), num_groups_(*step.num_groups) {
+      : step_(step), targets_(targets), splits_(splits), num_groups_(LoadKept(step.num_groups)) {
     Load(0, 0);
   }
 
@@ -79,14 +79,14 @@ class GroupScan {
     group_ = {};
     // The first groups are not kept waiting for their number: entries behind it are empty.
     if (first + lane < step_.max_groups && (first == 0 || first + lane < num_groups_)) {
-      group_ = step_.groups[first + lane];
+      group_ = LoadKept(step_.groups + first + lane);
     }
     int blocks = 0;
 #pragma unroll
     for (int t = 0; t < kMaxLoraTargets; ++t) {
       rank_[t] = 0;
       if (group_.count > 0 && t < targets_.count) {
-        rank_[t] = SiteOf(group_.sites, targets_, t).lora_rank;
+        rank_[t] = LoadKept(&SiteOf(group_.sites, targets_, t).lora_rank);
       }
       blocks += RankBlocks(rank_[t]);
     }
@@ -130,12 +130,13 @@ __device__ __forceinline__ ItemRows RowsOf(const LoraStep& step, const DecodeIte
   rows.members = item.members;
   rows.v = VOf(step, splits, item.member, item.target) + item.split * PaddedRank(item.lora_rank) +
            item.first_rank;
-  if (g < item.members) rows.x = x + static_cast<size_t>(step.tokens[item.member + g]) * in + k;
+  if (g < item.members)
+    rows.x = x + static_cast<size_t>(LoadKept(step.tokens + item.member + g)) * in + k;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const int rank = item.first_rank + 8 * h + g;
     if (rank < item.lora_rank) {
-      rows.a[h] = SlabRow<__nv_bfloat16>(step, __ldg(item.site->a + rank)) + k;
+      rows.a[h] = SlabRow<__nv_bfloat16>(step, LoadKept(LoadKept(&item.site->a) + rank)) + k;
     }
   }
   return rows;

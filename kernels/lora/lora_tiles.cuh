@@ -25,9 +25,7 @@ template <bool kLora>
 __device__ __forceinline__ LoraTile TileAt(const LoraStep& step, int num_tokens, int index) {
   if constexpr (kLora) {
     if (index >= step.max_tiles) return {};
-    LoraTile tile;
-    reinterpret_cast<int4&>(tile) = __ldg(reinterpret_cast<const int4*>(step.tiles) + index);
-    return tile;
+    return LoadKept(step.tiles + index);
   } else {
     return {nullptr, index * 8, max(0, min(8, num_tokens - index * 8))};
   }
@@ -41,7 +39,7 @@ __device__ __forceinline__ int NumTiles(const LoraStep& step, int num_tokens) {
 #pragma unroll 4
     for (int first = 0; first < step.max_tiles; first += 32) {
       const int index = first + threadIdx.x % 32;
-      const int count = index < step.max_tiles ? __ldg(&step.tiles[index].count) : 0;
+      const int count = index < step.max_tiles ? LoadKept(&step.tiles[index].count) : 0;
       tiles += __popc(__ballot_sync(~0u, count > 0));
     }
     return tiles;

@@ -58,15 +58,24 @@ NormCut CutOf(int n) {
   return cut.warps <= kNormMaxWarps ? cut : NormCut{};
 }
 
-// Of few tokens and without LoRA.
-bool FitsRow(const AddNormArgs& args, const NormCut& cut) {
-  return args.tokens <= kMaxRowTokens && 8 * cut.cluster * cut.warps <= kNormRowThreads;
+// Few tokens. With LoRA the block's registers hold B of its row, in all columns: where rows share
+// adapters, or are very few, or there is no room for that, a cluster of blocks for eight rows is
+// faster. The bits are the same.
+bool FitsRow(const AddNormArgs& args, const NormCut& cut, bool with_lora, const LoraStep& lora,
+             const LoraTargets& targets) {
+  const int threads = 8 * cut.cluster * cut.warps;
+  if (args.tokens > kMaxRowTokens || threads > kNormRowThreads) return false;
+  return !with_lora ||
+         (threads <= kNormRowLoraThreads && args.tokens > 8 && 2 * lora.max_groups > args.tokens &&
+          targets.count == 1 && targets.column[0] == 0 && targets.features[0] == args.n);
 }
 
-void AddNormRow(const AddNormArgs& args, const NormCut& cut, cudaStream_t stream) {
+template <bool kLora>
+void AddNormRow(const AddNormArgs& args, const NormCut& cut, const LoraStep& lora,
+                const LoraTargets& targets, cudaStream_t stream) {
   const int threads = (8 * cut.cluster * cut.warps + 31) / 32 * 32;
-  LaunchDependent(AddNormRowKernel, args.tokens, threads, 0, stream, 1, args, cut.cluster,
-                  cut.warps);
+  LaunchDependent(AddNormRowKernel<kLora>, args.tokens, threads, 0, stream, 1, args, lora, targets,
+                  LoraSplits(args.tokens, targets.in), cut.cluster, cut.warps);
 }
 
 template <bool kLora>
@@ -111,8 +120,11 @@ void AddRmsNorm(const AddNormArgs& args, const LoraStep& lora, const LoraTargets
     AddNormLong(args, with_lora, lora, targets, stream);
   } else if (const NormCut cut = CutOf(args.n);
              args.rows == nullptr && cut.warps != 0 && AlignedTargets(targets, 64)) {
-    if (!with_lora && FitsRow(args, cut)) return AddNormRow(args, cut, stream);
-    (with_lora ? AddNormTile<true> : AddNormTile<false>)(args, cut, lora, targets, stream);
+    if (FitsRow(args, cut, with_lora, lora, targets)) {
+      (with_lora ? AddNormRow<true> : AddNormRow<false>)(args, cut, lora, targets, stream);
+    } else {
+      (with_lora ? AddNormTile<true> : AddNormTile<false>)(args, cut, lora, targets, stream);
+    }
   } else {
     (with_lora ? AddNormPlain<__nv_bfloat16, true>
                : AddNormPlain<__nv_bfloat16, false>)(args, lora, targets, stream);

@@ -1,13 +1,16 @@
-// Residual + RMSNorm in bf16 without LoRA for few tokens: a block takes a row, a thread 8 columns.
+// Residual + RMSNorm in bf16 for few tokens: a block takes a row, a thread 8 columns, a warp 256.
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/cuda/pdl.cuh"
-#include "kernels/cuda/vec.cuh"
+#include "kernels/lora/expand_row.cuh"
 #include "kernels/norm/norm_cuda.h"
 
 namespace rootstock::kernels::cuda {
 
 constexpr int kNormRowThreads = 1024;
+constexpr int kNormRowLoraThreads = 512;  // whose registers hold B
 
 // Σ x² over the row, with the bits of norm_tile.cuh: 8 columns, then the 64 of one of its warps,
 // then its `blocks` ≤ 32 of `warps` warps, then those. part: a float for each 64 columns.
@@ -17,8 +20,8 @@ __device__ __forceinline__ float RowSquares(const float (&x)[8], int blocks, int
 #pragma unroll
   for (int i = 0; i < 8; ++i) squares += x[i] * x[i];
 #pragma unroll
-  for (int step = 1; step < 8; step *= 2) squares += __shfl_xor_sync(~0u, squares, step);
-  if (threadIdx.x % 8 == 0) part[threadIdx.x / 8] = squares;
+  for (int step = 4; step < 32; step *= 2) squares += __shfl_xor_sync(~0u, squares, step);
+  if (threadIdx.x % 32 < 4) part[threadIdx.x / 32 * 4 + threadIdx.x % 4] = squares;
   __syncthreads();
   const int block = threadIdx.x % 32;
   float of_block = 0.0f;
@@ -30,25 +33,50 @@ __device__ __forceinline__ float RowSquares(const float (&x)[8], int blocks, int
   return sum;
 }
 
+// Without LoRA, in ExpandRow's place.
+struct RowAt {
+  __device__ RowAt(const LoraStep&, const LoraTargets&, int, int row) : token_(row) {}
+  __device__ int token() const { return token_; }
+  __device__ void LoadFirst(const LoraStep&) const {}
+  __device__ void Sum(const LoraStep&, const LoraTargets&, int, float (&)[8]) const {}
+
+  int token_;
+};
+
 // grid [tokens], block: blocks · warps · 8 threads in whole warps; blocks · warps · 64 ≥ n.
-__global__ void __launch_bounds__(kNormRowThreads)
-    AddNormRowKernel(AddNormArgs args, int blocks, int warps) {
+template <bool kLora>
+__global__ void __launch_bounds__(kLora ? kNormRowLoraThreads : kNormRowThreads)
+    AddNormRowKernel(AddNormArgs args, LoraStep step, LoraTargets targets, int splits, int blocks,
+                     int warps) {
   __shared__ float part[kNormRowThreads / 8];
   GridLaunchDependents();
-  const int column = 8 * threadIdx.x;
+  const int column = ExpandRow::Column();
   const bool live = column < args.n;
-  const size_t at = static_cast<size_t>(blockIdx.x) * args.n + column;
+  std::conditional_t<kLora, ExpandRow, RowAt> row(step, targets, args.n, blockIdx.x);
+  row.LoadFirst(step);
+  const size_t at = static_cast<size_t>(row.token()) * args.n + column;
   float x[8] = {}, weight[8] = {};
   // See AddNormTileKernel.
-  if (live) Load8(args.weight + column, weight);
+  if (live && kLora) PrefetchL1(args.weight + column);  // registers are short
+  if (live && !kLora) Load8(args.weight + column, weight);
   if (live && args.delta != nullptr) LoadL2x8(args.residual + at, x);
   GridDependencyWait();
   if (live && args.delta == nullptr) LoadL2x8(args.residual + at, x);
+  float lora[8] = {};
+  uint4 delta = {};
   if (live && args.delta != nullptr) {
-    float delta[8];
-    Load8(static_cast<const __nv_bfloat16*>(args.delta) + at, delta);
+    delta = *reinterpret_cast<const uint4*>(static_cast<const __nv_bfloat16*>(args.delta) + at);
+  }
+  row.Sum(step, targets, splits, lora);
+  if (live && kLora) Load8(args.weight + column, weight);
+  if (live && args.delta != nullptr) {
+    float added[8];
+    Unpack8(delta, added);
 #pragma unroll
-    for (int i = 0; i < 8; ++i) x[i] += delta[i];
+    for (int i = 0; i < 8; ++i) {
+      if (kLora) added[i] += lora[i];
+      x[i] += added[i];
+    }
   }
   const bool changed = live && args.delta != nullptr;
   const float squares = RowSquares(x, blocks, warps, part);

@@ -21,7 +21,8 @@ template <bool kLora, int kPieces>
 void RopeTile(const RopeArgs& args, const LoraStep& lora, const LoraTargets& targets,
               cudaStream_t stream) {
   const int heads = args.heads.num_heads + 2 * args.heads.num_kv_heads;
-  const int blocks = PairBlocks(kLora ? &lora : nullptr, args.tokens, heads, kRopeWarps, 4);
+  const int blocks =
+      PairBlocks(kLora ? &lora : nullptr, args.tokens, heads, kRopeWarps, kRopeBlocks<kLora>);
   LaunchDependent(RopeTileKernel<kLora, kPieces>, blocks, 32 * kRopeWarps, 0, stream, 1, args, lora,
                   targets, LoraSplits(args.tokens, targets.in));
 }

@@ -10,6 +10,8 @@
 namespace rootstock::kernels::cuda {
 
 constexpr int kRopeWarps = 4;
+template <bool kLora>
+constexpr int kRopeBlocks = kLora ? 3 : 4;  // of an SM: no room for registers else
 
 template <int kPieces>
 __device__ __forceinline__ void NormHead(const float* weight, float eps, int column,
@@ -144,7 +146,7 @@ struct RopeTokens {
 
 // grid: any.
 template <bool kLora, int kPieces>
-__global__ void __launch_bounds__(32 * kRopeWarps, 4)
+__global__ void __launch_bounds__(32 * kRopeWarps, kRopeBlocks<kLora>)
     RopeTileKernel(RopeArgs args, LoraStep step, LoraTargets targets, int splits) {
   using Expand = ExpandTile<kPieces, 1>;
   GridLaunchDependents();

@@ -14,6 +14,8 @@ namespace {
 
 namespace cuda = kernels::cuda;
 
+// Adapters of the smaller of two graphs: smaller grids, and kernels for rows that share adapters.
+constexpr int kFewGroups = 8;
 constexpr int kMaxGraphRows = cuda::kDecodeTokens;
 // What a token's fully sharded adapter may have on average; more runs without a graph.
 constexpr int kGraphLoraRank = 64;
@@ -35,6 +37,7 @@ std::vector<StepSizes> GraphSizes(const OpsLimits& limits) {
   for (const int n :
        GraphRows(std::min({limits.max_rows, limits.max_tokens, limits.max_outputs}))) {
     out.push_back({n, n, n, 0, 0, 0});
+    if (n > kFewGroups) out.push_back({n, n, n, kFewGroups, n, 0});
     out.push_back({n, n, n, n, n, 0});
     if (limits.tp_size == 1) continue;
     const int exchange = n * ((kGraphLoraRank + limits.tp_size - 1) / limits.tp_size);

@@ -150,13 +150,8 @@ void CudaOps::AddRmsNorm(float* residual, void* delta, const LoraDelta& lora, co
   cuda::AddRmsNorm(args, lora_, TargetsOf(lora, LoraView::kExpand), device_.stream());
 }
 
-void CudaOps::MatMul(const void* x, int m, const Matrix& w, const float* bias, DType out_type,
-                     void* out) {
-  const std::optional<PendingShrink> shrink = std::exchange(shrink_, std::nullopt);
-  if (w.dtype != compute_type_) {
-    return Check("linear", absl::StrCat("weights in ", DTypeName(w.dtype), ", activations in ",
-                                        DTypeName(compute_type_)));
-  }
+cuda::LinearArgs CudaOps::ArgsOf(const void* x, int m, const Matrix& w, const float* bias,
+                                 DType out_type, void* out) const {
   cuda::LinearArgs args;
   args.type = type_;
   args.x = x;
@@ -167,6 +162,17 @@ void CudaOps::MatMul(const void* x, int m, const Matrix& w, const float* bias, D
   args.bias = bias;
   args.out_type = TypeOf(out_type);
   args.out = out;
+  return args;
+}
+
+void CudaOps::MatMul(const void* x, int m, const Matrix& w, const float* bias, DType out_type,
+                     void* out) {
+  const std::optional<PendingShrink> shrink = std::exchange(shrink_, std::nullopt);
+  if (w.dtype != compute_type_) {
+    return Check("linear", absl::StrCat("weights in ", DTypeName(w.dtype), ", activations in ",
+                                        DTypeName(compute_type_)));
+  }
+  cuda::LinearArgs args = ArgsOf(x, m, w, bias, out_type, out);
   args.shares = shrink.has_value() && linear_->LetsIn(args);
   if (shrink && !args.shares) RunShrink(*shrink, /*x_ready=*/false);
   Check("linear", linear_->Run(args, device_.stream()));
@@ -228,6 +234,15 @@ void CudaOps::SiluMul(void* gate_up, const LoraDelta& lora, int n, void* out) {
   args.tokens = sizes_.tokens;
   args.out = out;
   cuda::SiluMul(args, lora_, TargetsOf(lora, LoraView::kExpand), device_.stream());
+}
+
+void CudaOps::LinearSiluMul(const void* x, const Matrix& w, int n, void* gate_up, void* out) {
+  cuda::LinearArgs args = ArgsOf(x, sizes_.tokens, w, nullptr, compute_type_, out);
+  if (w.dtype == compute_type_ && w.rows == 2 * n && linear_->Gates(args)) {
+    args.gated = true;
+    return Check("linear", linear_->Run(args, device_.stream()));
+  }
+  Ops::LinearSiluMul(x, w, n, gate_up, out);
 }
 
 }  // namespace rootstock

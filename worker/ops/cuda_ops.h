@@ -45,6 +45,7 @@ class CudaOps : public Ops {
                    const LoraDelta& lora, void* qkv) override;
   void Attention(int layer, const AttentionShape& shape, const void* qkv, void* out) override;
   void SiluMul(void* gate_up, const LoraDelta& lora, int n, void* out) override;
+  void LinearSiluMul(const void* x, const Matrix& w, int n, void* gate_up, void* out) override;
   LoraDelta LoraShrink(int layer, std::span<const LoraTarget> targets, int in,
                        const void* x) override;
   LoraExchange LoraPack(const LoraDelta& lora) override;
@@ -82,6 +83,8 @@ class CudaOps : public Ops {
   // With the shrink that waits for it: behind a GEMM that lets it in, so that it costs no more than
   // its bytes, else before the GEMM.
   void MatMul(const void* x, int m, const Matrix& w, const float* bias, DType out_type, void* out);
+  kernels::cuda::LinearArgs ArgsOf(const void* x, int m, const Matrix& w, const float* bias,
+                                   DType out_type, void* out) const;
   void RunShrink(const PendingShrink& shrink, bool x_ready);
   kernels::cuda::PagedKv LayerKv(int layer, const AttentionShape& shape) const;
   // Keeps the first error of the step.

@@ -211,6 +211,12 @@ class Ops {
 
   // out [tokens, n] = silu(gate) · up, gate | up = gate_up [tokens, 2 · n] + lora.
   virtual void SiluMul(void* gate_up, const LoraDelta& lora, int n, void* out) = 0;
+  // Linear and SiluMul where nothing comes between: gate_up [tokens, 2 · n] is room for w's
+  // outputs.
+  virtual void LinearSiluMul(const void* x, const Matrix& w, int n, void* gate_up, void* out) {
+    Linear(x, w, nullptr, gate_up);
+    SiluMul(gate_up, {}, n, out);
+  }
 
   // v = x [tokens, in] · Aᵀ for each group and target, valid until the next LoraShrink. Called
   // right before the Linear that it goes with, and may run with that.

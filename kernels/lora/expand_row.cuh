@@ -1,0 +1,167 @@
+// Expand of one token by a block on tensor cores (bf16), with the bits of expand_tile.cuh: a warp
+// takes four pieces of 64 columns, all 8 columns of its mma are the one token, and each lane keeps
+// 8 columns of the piece that its quad stands for.
+#pragma once
+
+#include "kernels/lora/expand_tile.cuh"
+
+namespace rootstock::kernels::cuda {
+
+class ExpandRow {
+ public:
+  static constexpr int kPieces = 4;
+  static constexpr int kColumns = 64 * kPieces;  // of a warp
+
+  // The lane's 8 columns of the row.
+  static __device__ __forceinline__ int Column() {
+    return static_cast<int>(threadIdx.x) / 32 * kColumns + Quad() * 64 + Group() * 8;
+  }
+
+  // Of the target 0, which has all `n` columns, and the token at place `slot` in the order of the
+  // rows. This and LoadFirst read what no kernel of the step writes.
+  __device__ __forceinline__ ExpandRow(const LoraStep& step, const LoraTargets& targets, int n,
+                                       int slot)
+      : row_(LoadKept(step.rows + slot)),
+        first_column_(static_cast<int>(threadIdx.x) / 32 * kColumns + Group() * 8),
+        n_(n) {
+    if (row_.sites != nullptr) site_ = LoadKept(&SiteOf(row_.sites, targets, 0));
+  }
+  __device__ __forceinline__ int token() const { return row_.token; }
+
+  // The first 16 rows of Bᵀ; the others go to the second cache.
+  __device__ __forceinline__ void LoadFirst(const LoraStep& step) {
+    const int lane = threadIdx.x % 32;
+    const int column = static_cast<int>(threadIdx.x) / 32 * kColumns + lane % kPieces * 64;
+    for (int r = 16 + lane / kPieces; r < site_.lora_rank; r += 32 / kPieces) {
+      if (column < n_) {
+        PrefetchL2(SlabRow<__nv_bfloat16>(step, LoadKept(site_.b + r)) + column);
+      }
+    }
+    uint32_t offset[4];
+    LoadOffsets(0, offset);
+#pragma unroll
+    for (int p = 0; p < kPieces; ++p) LoadRows(step, p, 0, offset, b_[p]);
+  }
+
+  // What LoRA adds at the lane's columns, of v as Shrink left it: call it after the wait.
+  __device__ __forceinline__ void Sum(const LoraStep& step, const LoraTargets& targets, int splits,
+                                      float (&out)[8]) {
+    if (site_.lora_rank <= 16) {
+      if (site_.lora_rank > 0) {
+        const uint2 v = LoadV(step, splits, 0);
+#pragma unroll
+        for (int p = 0; p < kPieces; ++p) {
+          float d[4][4] = {};
+          Multiply(b_[p], v, d);
+          Keep(p, d, out);
+        }
+      }
+    } else {
+      SumAll(step, splits, out);
+    }
+    AddStacked(step, targets, splits, out);
+  }
+
+ private:
+  // From the start, two pieces at a time: registers do not hold B beside all sums.
+  __device__ __forceinline__ void SumAll(const LoraStep& step, int splits, float (&out)[8]) const {
+    constexpr int kHeld = 2;
+#pragma unroll 1
+    for (int p = 0; p < kPieces; p += kHeld) {
+      float d[kHeld][4][4] = {};
+#pragma unroll 1
+      for (int k = 0; k < site_.lora_rank; k += 16) {
+        uint32_t offset[4];
+        uint4 b[kHeld][4];
+        LoadOffsets(k, offset);
+#pragma unroll
+        for (int h = 0; h < kHeld; ++h) LoadRows(step, p + h, k, offset, b[h]);
+        const uint2 v = LoadV(step, splits, k);
+#pragma unroll
+        for (int h = 0; h < kHeld; ++h) Multiply(b[h], v, d[h]);
+      }
+#pragma unroll
+      for (int h = 0; h < kHeld; ++h) Keep(p + h, d[h], out);
+    }
+  }
+  static __device__ __forceinline__ void Keep(int p, const float (&d)[4][4], float (&out)[8]) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) out[i] = Quad() == p ? d[i / 2][i % 2 * 2] : out[i];
+  }
+
+  static __device__ __forceinline__ int Group() { return threadIdx.x % 32 / 4; }
+  static __device__ __forceinline__ int Quad() { return threadIdx.x % 4; }
+
+  // Of rows k + 4q … k + 4q + 3.
+  __device__ __forceinline__ void LoadOffsets(int k, uint32_t (&offset)[4]) const {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int r = k + 4 * Quad() + i;
+      offset[i] = r < site_.lora_rank ? LoadKept(site_.b + r) : 0;
+    }
+  }
+  __device__ __forceinline__ void LoadRows(const LoraStep& step, int p, int k,
+                                           const uint32_t (&offset)[4], uint4 (&b)[4]) const {
+    const int column = first_column_ + p * 64;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      b[i] = {};
+      if (k + 4 * Quad() + i < site_.lora_rank && column < n_) {
+        b[i] = LoadConstant16(SlabRow<__nv_bfloat16>(step, offset[i]) + column);
+      }
+    }
+  }
+
+  // scale · v[k + 4q … k + 4q + 3], as the mma's b.
+  __device__ __forceinline__ uint2 LoadV(const LoraStep& step, int splits, int k) const {
+    constexpr int kBatch = 2;
+    const float* from = VOf(step, splits, row_.member, 0) + k + 4 * Quad();
+    const int padded = PaddedRank(site_.lora_rank);
+    float4 sum = {};
+#pragma unroll 1
+    for (int first = 0; first < splits; first += kBatch) {
+      float4 part[kBatch];
+#pragma unroll
+      for (int s = 0; s < kBatch; ++s) {
+        part[s] = {};
+        if (first + s < splits) {
+          part[s] = *reinterpret_cast<const float4*>(from + (first + s) * padded);
+        }
+      }
+#pragma unroll
+      for (int s = 0; s < kBatch; ++s) {
+        sum.x += part[s].x, sum.y += part[s].y, sum.z += part[s].z, sum.w += part[s].w;
+      }
+    }
+    const float scale = site_.scale * row_.scale;
+    return {PackBf16(scale * sum.x, scale * sum.y), PackBf16(scale * sum.z, scale * sum.w)};
+  }
+
+  static __device__ __forceinline__ void Multiply(const uint4 (&b)[4], const uint2& v,
+                                                  float (&d)[4][4]) {
+    MultiplyColumnPair(b[0].x, b[1].x, b[2].x, b[3].x, v, d[0]);
+    MultiplyColumnPair(b[0].y, b[1].y, b[2].y, b[3].y, v, d[1]);
+    MultiplyColumnPair(b[0].z, b[1].z, b[2].z, b[3].z, v, d[2]);
+    MultiplyColumnPair(b[0].w, b[1].w, b[2].w, b[3].w, v, d[3]);
+  }
+
+  __device__ __forceinline__ void AddStacked(const LoraStep& step, const LoraTargets& targets,
+                                             int splits, float (&out)[8]) const {
+    if (Column() >= n_) return;
+#pragma unroll 1
+    for (int entry = row_.next; entry >= 0; entry = step.rows[entry].next) {
+      const LoraRow& row = step.rows[entry];
+      const Columns8 sum = ExpandEntry(step.slab, &SiteOf(row.sites, targets, 0), row.scale,
+                                       VOf(step, splits, row.member, 0), splits, Column());
+#pragma unroll
+      for (int i = 0; i < 8; ++i) out[i] += sum.x[i];
+    }
+  }
+
+  LoraRow row_;
+  LoraSiteEntry site_ = {};
+  int first_column_, n_;
+  uint4 b_[kPieces][4];  // rows of Bᵀ
+};
+
+}  // namespace rootstock::kernels::cuda
