@@ -55,6 +55,11 @@ __device__ T WarpReduce(T value, int lanes, Combine combine) {
   return value;
 }
 
+// Of SampleStep::live_rows.
+__device__ inline bool IsPad(const SampleStep& step, int row) {
+  return step.live_rows != nullptr && row >= *step.live_rows;
+}
+
 struct Add {
   template <typename T>
   __device__ T operator()(T a, T b) const {

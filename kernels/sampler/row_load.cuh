@@ -63,12 +63,39 @@ __device__ void ForEachRawFour(const SampleStep& step, int row, const Chunk& chu
   }
 }
 
+// Starts copying the row's parameters to chunk.shared; LoadChunk waits for them.
+__device__ inline void TakeRow(const SampleStep& step, int row, RowShared& shared) {
+  static_assert(sizeof(SampleRow) % 16 == 0);
+  constexpr int kPieces = sizeof(SampleRow) / 16;
+  if (threadIdx.x >= kPieces) return;
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(SharedAddress(&shared.row) +
+                                                                 16 * threadIdx.x),
+               "l"(reinterpret_cast<const std::byte*>(step.rows + row) + 16 * threadIdx.x)
+               : "memory");
+}
+
+// The highest of the values that this thread looked at, and the four values among which it is.
+struct ThreadHighest {
+  float best = kNever;
+  int at = 0;
+  __device__ void Look(const float4& v, int i) {
+    const float four = fmaxf(fmaxf(v.x, v.y), fmaxf(v.z, v.w));
+    if (four > best) {
+      best = four;
+      at = i;
+    }
+  }
+};
+
 // Fills chunk.values, −0 as 0, so that equals have equal bits. True: a logit of this block's part
 // is not finite.
-__device__ inline bool LoadChunk(const SampleStep& step, int row, const Chunk& chunk) {
+__device__ inline bool LoadChunk(const SampleStep& step, int row, const Chunk& chunk,
+                                 ThreadHighest* highest) {
   float poison = 0.0f;  // x · 0 is NaN where x is not finite
   ForEachRawFour(step, row, chunk, [&](const float4& v, int i) {
-    *reinterpret_cast<float4*>(chunk.values + i) = {v.x + 0.0f, v.y + 0.0f, v.z + 0.0f, v.w + 0.0f};
+    const float4 plain = {v.x + 0.0f, v.y + 0.0f, v.z + 0.0f, v.w + 0.0f};
+    *reinterpret_cast<float4*>(chunk.values + i) = plain;
+    highest->Look(plain, i);
     if (i + 3 < chunk.count) {
       poison = fmaf(v.x, 0.0f, fmaf(v.y, 0.0f, fmaf(v.z, 0.0f, fmaf(v.w, 0.0f, poison))));
     } else {
@@ -77,6 +104,7 @@ __device__ inline bool LoadChunk(const SampleStep& step, int row, const Chunk& c
       if (i + 2 < chunk.count) poison = fmaf(v.z, 0.0f, poison);
     }
   });
+  asm volatile("cp.async.wait_all;" ::: "memory");  // TakeRow's
   return __syncthreads_or(poison != 0.0f);
 }
 

@@ -16,18 +16,17 @@ struct Highest {
   __device__ int id() const { return EntryId(best); }
 };
 
+__device__ inline ThreadHighest LookAtAll(const Chunk& chunk) {
+  ThreadHighest highest;
+  ForEachFour(chunk, [&](const float4& v, int i) { highest.Look(v, i); });
+  return highest;
+}
+
 // The highest value, and a floor under the k-th highest: of groups of threads that have a value,
 // as many as k or more, each has one at or above the lowest of the groups' maxima.
-__device__ inline Highest FindHighest(RowGroup& group, const Chunk& chunk, int k, bool bad) {
-  float best = kNever;
-  int at = 0;
-  ForEachFour(chunk, [&](const float4& v, int i) {
-    const float four = fmaxf(fmaxf(v.x, v.y), fmaxf(v.z, v.w));
-    if (four > best) {
-      best = four;
-      at = i;
-    }
-  });
+__device__ inline Highest FindHighest(RowGroup& group, const Chunk& chunk, ThreadHighest of_thread,
+                                      int k, bool bad) {
+  const auto [best, at] = of_thread;
   const float4 v = *reinterpret_cast<const float4*>(chunk.values + at);
   const int id = chunk.first + at + (v.x == best ? 0 : v.y == best ? 1 : v.z == best ? 2 : 3);
   Highest mine;

@@ -2,7 +2,7 @@
 // of keys is halved into bins over and over, a histogram merged over the group's blocks each time.
 #pragma once
 
-#include "kernels/sampler/row_scan.cuh"
+#include "kernels/sampler/row_gather.cuh"
 
 namespace rootstock::kernels::cuda {
 
@@ -16,8 +16,11 @@ struct ByCount {
     atomicAdd(histogram + bin, 1u);
   }
   __device__ static double Amount(uint64_t bin, uint32_t) { return static_cast<double>(bin); }
-  __device__ static double Each(uint32_t) { return 1.0; }  // of one value with that key
+  __device__ static uint32_t Share(uint32_t) { return 1; }  // of one value with that key in its bin
+  __device__ static double Each(uint32_t) { return 1.0; }   // the same as an amount
   __device__ static bool Single(double amount, uint32_t) { return amount == 1.0; }
+  // No fewer than the values whose keys are `low` or more and that come to `amount`.
+  __device__ static double Most(double amount, uint32_t) { return amount; }
 };
 
 // Weights in [0, 1] by mass. Those of a bin have one exponent, so a bin holds the exact sum of
@@ -45,11 +48,13 @@ struct ByMass {
   __device__ static double Amount(uint64_t bin, uint32_t key) {
     return static_cast<double>(bin) * Unit(key);
   }
+  __device__ static uint32_t Share(uint32_t key) { return Mantissa(key); }
   __device__ static double Each(uint32_t key) { return Amount(Mantissa(key), key); }
   // Two normal numbers of one exponent sum to more than either can be.
   __device__ static bool Single(double amount, uint32_t key) {
     return key >> 23 != 0 && amount < Unit(key) * 0x1p24;
   }
+  __device__ static double Most(double amount, uint32_t low) { return amount / Each(low); }
 };
 
 // Bin i: the 2^shift keys down from high − (i << shift). high's low `shift` bits are ones, so that
@@ -138,6 +143,46 @@ __device__ Crossing FindBin(RowGroup& group, const Chunk& chunk, Range range, do
   return group.Publish(owner, found);
 }
 
+constexpr int kFewInBin = 160;  // fewer cost less than another histogram
+static_assert(kFewInBin <= kFew);
+
+// The cut where the running amount, from `above` on, reaches the goal among the values of a bin
+// with keys in [low, high], kFewInBin at most. Shares are integers: the list's order does not
+// matter.
+template <typename By>
+__device__ Cut CutAmongFew(RowGroup& group, const Chunk& chunk, uint32_t low, uint32_t high,
+                           double above, double goal) {
+  auto* list = reinterpret_cast<uint64_t*>(chunk.shared->received);
+  uint32_t* shares = chunk.shared->histogram;  // what it held is sent
+  int& found_at = chunk.shared->count;
+  const int n = GatherKept(group, chunk, {By::Value(low), INT_MAX}, list, By::Value(high));
+  Crossing found;
+  found.amount = By::Value(low);  // where rounding lets none reach it: all of the bin stays
+  found.index = INT_MAX;
+  if (group.rank() == 0) {
+    const int i = threadIdx.x;
+    const uint64_t mine = i < n ? list[i] : 0;
+    const uint32_t share = By::Share(By::Key(EntryValue(mine)));
+    if (i < n) shares[i] = share;
+    if (i == 0) found_at = -1;
+    __syncthreads();
+    uint64_t higher = 0;
+#pragma unroll 8
+    for (int j = 0; j < n && i < n; ++j) higher += list[j] > mine ? shares[j] : 0u;
+    if (i < n && above + By::Amount(higher, low) < goal &&
+        above + By::Amount(higher + share, low) >= goal) {
+      found_at = i;
+    }
+    __syncthreads();
+    if (found_at >= 0) {
+      found.amount = EntryValue(list[found_at]);
+      found.index = EntryId(list[found_at]);
+    }
+  }
+  found = group.Publish(0, found);
+  return {static_cast<float>(found.amount), static_cast<int>(found.index)};
+}
+
 struct Selection {
   Cut cut;
   bool few = false;  // the caller's try took it; else the cut is exact
@@ -164,13 +209,18 @@ __device__ Selection Select(RowGroup& group, const Chunk& chunk, uint32_t highes
     const uint32_t kept = max(low, floor);
     above = bin.before;
     const Cut whole_bin = {By::Value(kept), INT_MAX};
-    if (By::kArrays == 1 ? above + bin.amount <= kFew : first) {
+    // No value weighs, or counts, more than 1.
+    if (above + bin.amount <= kFew && (By::kArrays == 1 || first)) {
       if (try_few(whole_bin)) return {whole_bin, true};
     }
     // All of a bin that holds one value stays; so does all of it when its last value is the goal's.
     const bool whole = By::kArrays == 1 && above + bin.amount == goal;
     if (whole || By::Single(bin.amount, low)) return {whole_bin, false};
     first = false;
+    if (range.shift > 0 && By::Most(bin.amount, kept) <= kFewInBin) {
+      const Cut cut = CutAmongFew<By>(group, chunk, kept, range.HighOf(i), above, goal);
+      return {{cut.above, keep_equals ? INT_MAX : cut.last_id}, false};
+    }
     if (range.shift == 0) {
       const double each = By::Each(low);
       const double equals = rint(bin.amount / each);

@@ -104,23 +104,27 @@ __device__ int Draw(RowGroup& group, const Chunk& chunk, const Highest& highest,
 }
 
 // chunk.values: raw logits. The token, −1: none.
-__device__ int Choose(RowGroup& group, const SampleStep& step, const Chunk& chunk, bool bad) {
+__device__ int Choose(RowGroup& group, const SampleStep& step, const Chunk& chunk,
+                      ThreadHighest of_thread, bool bad) {
   const SampleRow& row = chunk.shared->row;
+  const bool adjusts = row.adjust_begin < row.adjust_end;
   if (row.counts >= 0) {
     ApplyPenalties(row, step.counts + static_cast<size_t>(row.counts) * step.vocab, chunk);
   }
-  if (row.adjust_begin < row.adjust_end) {
+  if (adjusts) {
     ApplyAdjustments(step.adjust_ids + row.adjust_begin, step.adjust_values + row.adjust_begin,
                      row.adjust_end - row.adjust_begin, chunk);
   }
+  if (adjusts || row.counts >= 0) of_thread = LookAtAll(chunk);
   const bool greedy = row.temperature <= 0.0f;
-  const Highest highest = FindHighest(group, chunk, greedy ? 1 : max(row.top_k, 1), bad);
+  const Highest highest = FindHighest(group, chunk, of_thread, greedy ? 1 : max(row.top_k, 1), bad);
   if (highest.bad != 0 || !isfinite(highest.value())) return -1;
   return greedy ? highest.id() : Draw(group, chunk, highest, step.vocab);
 }
 
 __device__ void WriteToken(const SampleRow& from, const SampleStep& step, int row, int token) {
   step.tokens[row] = token;
+  if (step.host_tokens != nullptr) step.host_tokens[row] = token;
   if (from.given >= 0) return;
   if (step.last_tokens != nullptr) step.last_tokens[from.slot] = max(token, 0);
   if (from.counts >= 0 && token >= 0) {
@@ -136,7 +140,7 @@ __global__ void __launch_bounds__(kThreads, 3)
   extern __shared__ float4 dynamic[];
   __shared__ alignas(16) unsigned char storage[sizeof(RowShared)];
   const int row = blockIdx.y;
-  if (row >= *step.live_rows) return;
+  if (IsPad(step, row)) return;
   RowShared& shared = *reinterpret_cast<RowShared*>(storage);
   RowGroup group(&shared.exchange);
   const int length = tiles * kTile;
@@ -148,12 +152,13 @@ __global__ void __launch_bounds__(kThreads, 3)
   } else {
     chunk.values = reinterpret_cast<float*>(dynamic + (tiles + 1) / 2);
   }
-  if (threadIdx.x == 0) shared.row = step.rows[row];
+  TakeRow(step, row, shared);
+  ThreadHighest of_thread;
+  const bool bad = LoadChunk(step, row, chunk, &of_thread);
   if (threadIdx.x == kThreads - 32) {  // of a warp with few tiles
-    const SampleRow& from = step.rows[row];
+    const SampleRow& from = shared.row;
     shared.uniform = Uniform(from.seed, from.sample_index, from.position, DrawPurpose::kToken);
   }
-  const bool bad = LoadChunk(step, row, chunk);
   group.Start();
   const bool wants_logprob = shared.row.num_logprobs >= 0;
   RowLogprobs logprobs;
@@ -161,7 +166,7 @@ __global__ void __launch_bounds__(kThreads, 3)
   int token = shared.row.given;
   bool none = false;
   if (wants_logprob || token >= 0) {
-    const Highest raw = FindHighest(group, chunk, max(logprobs.num_top, 1), bad);
+    const Highest raw = FindHighest(group, chunk, of_thread, max(logprobs.num_top, 1), bad);
     none = raw.bad != 0;
     if (wants_logprob && !none) {
       logprobs.log_sum = LogSum(group, chunk, raw.value());
@@ -171,7 +176,7 @@ __global__ void __launch_bounds__(kThreads, 3)
   if (none) {
     token = -1;
   } else if (token < 0) {
-    token = Choose(group, step, chunk, bad);
+    token = Choose(group, step, chunk, of_thread, bad);
   }
   if (group.rank() == 0 && threadIdx.x == 0) WriteToken(shared.row, step, row, token);
   if (!wants_logprob) return;

@@ -7,7 +7,7 @@ namespace rootstock::kernels::cuda {
 
 constexpr int kMaxTopLogprobs = 128;
 
-// One row's parameters; sampler.h's meaning. Device memory, 16-byte aligned.
+// One row's parameters; sampler.h's meaning. Memory that the device reads, 16-byte aligned.
 struct alignas(16) SampleRow {
   float temperature = 1.0f;  // 0: greedy
   float top_p = 1.0f;
@@ -34,8 +34,8 @@ struct SampleStep {
   Type logits_type = Type::kF32;
   int vocab = 0;
   int num_rows = 0;                      // of the launch; rows beyond *live_rows are pads
-  const int32_t* live_rows = nullptr;    // [1]
-  const SampleRow* rows = nullptr;       // [num_rows]
+  const int32_t* live_rows = nullptr;    // [1]; null: num_rows
+  const SampleRow* rows = nullptr;       // [num_rows]; read once, perhaps from the host's memory
   const int32_t* adjust_ids = nullptr;   // [adjustments]; ids outside the vocabulary do nothing
   const float* adjust_values = nullptr;  // [adjustments]
   uint32_t* counts = nullptr;            // [.., vocab]: of sequences with penalties; the sampled
@@ -48,6 +48,7 @@ struct SampleStep {
   // Out. Nothing is written for pads.
   int32_t* last_tokens = nullptr;  // [slots]: last_tokens[row.slot] = the sampled token (0: none)
   int32_t* tokens = nullptr;  // [num_rows]; the given one; -1: a logit is not finite, or all banned
+  int32_t* host_tokens = nullptr;  // [num_rows] or null: the same, in the host's pinned memory
   // Of rows with num_logprobs ≥ 0, log-softmax of the unmodified logits; NaN, rank 0 and ids -1
   // where there is no token, and NaN and -1 for entries beyond the vocabulary.
   float* logprobs = nullptr;      // [num_rows]: of the token

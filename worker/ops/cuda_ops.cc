@@ -108,6 +108,7 @@ absl::Status CudaOps::Run(const std::function<absl::Status()>& forward) {
 absl::StatusOr<OpsStepStats> CudaOps::EndStep() {
   RETURN_IF_ERROR(error_);
   RETURN_IF_ERROR(CudaStatus(cudaGetLastError(), "step"));
+  RETURN_IF_ERROR(step_->MarkRead());
   return stats_;
 }
 

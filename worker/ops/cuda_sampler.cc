@@ -59,10 +59,10 @@ absl::Status CudaSampler::Prepare(const SamplerLimits& limits) {
   counted_.assign(slots, false);
   RETURN_IF_ERROR(
       Refit(scratch_, cuda::SampleScratchBytes(limits.max_orders, limits.vocab), "sampler"));
-  RETURN_IF_ERROR(Refit(results_, ResultBytes(true), "sampler"));
+  RETURN_IF_ERROR(Refit(results_, ResultBytes(), "sampler"));
   for (Flight& flight : flights_) {
     void* out = nullptr;
-    RETURN_IF_ERROR(CudaStatus(cudaMallocHost(&out, ResultBytes(true)), "sampler"));
+    RETURN_IF_ERROR(CudaStatus(cudaMallocHost(&out, ResultBytes()), "sampler"));
     flight.out = static_cast<std::byte*>(out);
     RETURN_IF_ERROR(
         CudaStatus(cudaEventCreateWithFlags(&flight.done, cudaEventDisableTiming), "sampler"));
@@ -112,10 +112,8 @@ CudaSampler::Results CudaSampler::ResultsAt(std::byte* base) const {
   return out;
 }
 
-// Tokens lie first: most steps want nothing else.
-size_t CudaSampler::ResultBytes(bool with_logprobs) const {
+size_t CudaSampler::ResultBytes() const {
   const size_t orders = limits_.max_orders, top = device_top_;
-  if (!with_logprobs) return Aligned(orders * sizeof(int32_t));
   return 3 * Aligned(orders * sizeof(int32_t)) + 2 * Aligned(orders * top * sizeof(int32_t));
 }
 
@@ -153,7 +151,8 @@ cuda::SampleRow CudaSampler::RowOf(const SampleOrder& order, std::vector<int32_t
   return row;
 }
 
-// live_rows, rows, adjustments: one copy.
+// Rows and adjustments. Kernels read rows where they are, which costs less than a copy between two
+// kernels; lists are copied.
 absl::Status CudaSampler::FillInput(std::span<const SampleOrder> orders, Flight& flight,
                                     cuda::SampleStep& step) {
   adjust_ids_.clear();
@@ -164,11 +163,11 @@ absl::Status CudaSampler::FillInput(std::span<const SampleOrder> orders, Flight&
     rows.push_back(RowOf(order, adjust_ids_, adjust_values_));
     step.greedy_only &= IsPlainGreedy(rows.back());
   }
-  const size_t rows_at = kAlignment;
-  const size_t ids_at = rows_at + Aligned(rows.size() * sizeof(cuda::SampleRow));
+  const size_t ids_at = Aligned(rows.size() * sizeof(cuda::SampleRow));
   const size_t values_at = ids_at + Aligned(adjust_ids_.size() * sizeof(int32_t));
   const size_t bytes = values_at + Aligned(adjust_values_.size() * sizeof(float));
-  if (input_.bytes() < bytes) {
+  const bool lists = !adjust_ids_.empty();
+  if (lists && input_.bytes() < bytes) {
     RETURN_IF_ERROR(CudaStatus(cudaStreamSynchronize(device_.stream()), "sampler"));
     ASSIGN_OR_RETURN(input_, device_.Allocate(2 * bytes, "sampler"));
   }
@@ -180,16 +179,15 @@ absl::Status CudaSampler::FillInput(std::span<const SampleOrder> orders, Flight&
     flight.in = static_cast<std::byte*>(in);
     flight.in_bytes = 2 * bytes;
   }
-  const int32_t live = static_cast<int32_t>(rows.size());
-  std::memcpy(flight.in, &live, sizeof(live));
-  std::memcpy(flight.in + rows_at, rows.data(), rows.size() * sizeof(cuda::SampleRow));
+  std::memcpy(flight.in, rows.data(), rows.size() * sizeof(cuda::SampleRow));
   std::memcpy(flight.in + ids_at, adjust_ids_.data(), adjust_ids_.size() * sizeof(int32_t));
   std::memcpy(flight.in + values_at, adjust_values_.data(), adjust_values_.size() * sizeof(float));
-  step.live_rows = reinterpret_cast<const int32_t*>(input_.data());
-  step.rows = reinterpret_cast<const cuda::SampleRow*>(input_.data() + rows_at);
-  step.adjust_ids = reinterpret_cast<const int32_t*>(input_.data() + ids_at);
-  step.adjust_values = reinterpret_cast<const float*>(input_.data() + values_at);
-  step.num_rows = live;
+  const std::byte* in = lists ? input_.data() : flight.in;
+  step.rows = reinterpret_cast<const cuda::SampleRow*>(in);
+  step.adjust_ids = reinterpret_cast<const int32_t*>(in + ids_at);
+  step.adjust_values = reinterpret_cast<const float*>(in + values_at);
+  step.num_rows = static_cast<int>(rows.size());
+  if (!lists) return absl::OkStatus();
   return CudaStatus(
       cudaMemcpyAsync(input_.data(), flight.in, bytes, cudaMemcpyHostToDevice, device_.stream()),
       "sampler");
@@ -215,6 +213,7 @@ absl::Status CudaSampler::Sample(const float* logits, std::span<const SampleOrde
   step.last_tokens = last_tokens_.as<int32_t>();
   const Results results = ResultsAt(results_.data());
   step.tokens = results.tokens;
+  step.host_tokens = ResultsAt(flight.out).tokens;
   step.logprobs = results.logprobs;
   step.ranks = results.ranks;
   step.top_ids = results.top_ids;
@@ -232,10 +231,11 @@ absl::Status CudaSampler::Sample(const float* logits, std::span<const SampleOrde
     RETURN_IF_ERROR(device_.Read(logits + i * limits_.vocab,
                                  std::as_writable_bytes(std::span(flight.logits[i]))));
   }
-  RETURN_IF_ERROR(
-      CudaStatus(cudaMemcpyAsync(flight.out, results_.data(), ResultBytes(with_logprobs),
-                                 cudaMemcpyDeviceToHost, device_.stream()),
-                 "sampler"));
+  if (with_logprobs) {
+    RETURN_IF_ERROR(CudaStatus(cudaMemcpyAsync(flight.out, results_.data(), ResultBytes(),
+                                               cudaMemcpyDeviceToHost, device_.stream()),
+                               "sampler"));
+  }
   RETURN_IF_ERROR(CudaStatus(cudaEventRecord(flight.done, device_.stream()), "sampler"));
   under_way_.push_back(next_);
   next_ = 1 - next_;

@@ -30,7 +30,7 @@ class CudaSampler : public TokenSampler {
   absl::StatusOr<std::span<const SampleOutcome>> Collect() override;
 
  private:
-  // What goes to the device and what comes back, in pinned memory.
+  // What goes to the device and what comes back, in pinned memory that kernels read and write.
   struct Flight {
     std::byte* in = nullptr;
     std::byte* out = nullptr;
@@ -54,7 +54,7 @@ class CudaSampler : public TokenSampler {
   bool NeedsLogits(const SampleOrder& order) const;
   uint32_t* CountsOf(uint32_t slot) const;
   Results ResultsAt(std::byte* base) const;
-  size_t ResultBytes(bool with_logprobs) const;
+  size_t ResultBytes() const;
   kernels::cuda::SampleRow RowOf(const SampleOrder& order, std::vector<int32_t>& ids,
                                  std::vector<float>& values) const;
   absl::Status FillInput(std::span<const SampleOrder> orders, Flight& flight,

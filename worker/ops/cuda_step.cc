@@ -59,6 +59,11 @@ absl::StatusOr<std::unique_ptr<CudaStep>> CudaStep::Create(CudaDevice& device,
   step->capacity_ = capacity;
   const size_t bytes = BytesOf(capacity);
   ASSIGN_OR_RETURN(step->buffer_, device.Allocate(bytes, "step data"));
+  RETURN_IF_ERROR(
+      CudaStatus(cudaStreamCreateWithFlags(&step->copy_stream_, cudaStreamNonBlocking), "stream"));
+  RETURN_IF_ERROR(
+      CudaStatus(cudaEventCreateWithFlags(&step->was_read_, cudaEventDisableTiming), "event"));
+  RETURN_IF_ERROR(step->MarkRead());  // behind the allocation
   for (int i = 0; i < kImages; ++i) {
     void* image = nullptr;
     RETURN_IF_ERROR(CudaStatus(cudaMallocHost(&image, bytes), "step data"));
@@ -75,6 +80,12 @@ CudaStep::~CudaStep() {
     if (copied_[i] != nullptr) cudaEventDestroy(copied_[i]);
     if (images_[i] != nullptr) cudaFreeHost(images_[i]);
   }
+  if (was_read_ != nullptr) cudaEventDestroy(was_read_);
+  if (copy_stream_ != nullptr) cudaStreamDestroy(copy_stream_);
+}
+
+absl::Status CudaStep::MarkRead() {
+  return CudaStatus(cudaEventRecord(was_read_, device_.stream()), "step data");
 }
 
 absl::Status CudaStep::Fill(const StepView& step, const StepSizes& sizes, uint32_t page_tokens) {
@@ -93,11 +104,13 @@ absl::Status CudaStep::Fill(const StepView& step, const StepSizes& sizes, uint32
   RETURN_IF_ERROR(FillRows(step, sizes, page_tokens, &pages));
   if (sizes.groups > 0) FillLora(step, sizes);
   if (sizes.exchange > 0) FillExchange(step);
+  RETURN_IF_ERROR(CudaStatus(cudaStreamWaitEvent(copy_stream_, was_read_), "step data"));
   RETURN_IF_ERROR(CudaStatus(
       cudaMemcpyAsync(buffer_.data(), images_[image], host_.fixed_bytes + pages * sizeof(int32_t),
-                      cudaMemcpyHostToDevice, device_.stream()),
+                      cudaMemcpyHostToDevice, copy_stream_),
       "step data"));
-  return CudaStatus(cudaEventRecord(copied_[image], device_.stream()), "step data");
+  RETURN_IF_ERROR(CudaStatus(cudaEventRecord(copied_[image], copy_stream_), "step data"));
+  return CudaStatus(cudaStreamWaitEvent(device_.stream(), copied_[image]), "step data");
 }
 
 absl::Status CudaStep::FillRows(const StepView& step, const StepSizes& sizes, uint32_t page_tokens,

@@ -71,6 +71,9 @@ class CudaStep {
 
   // Packs the step, padded to `sizes`, and enqueues its copy. Pads are tokens of page 0 without KV.
   absl::Status Fill(const StepView& step, const StepSizes& sizes, uint32_t page_tokens);
+  // What was enqueued so far is all that reads the step: the next one's copy comes behind it,
+  // beside what follows (the sampler).
+  absl::Status MarkRead();
 
   // Of sizes given to Fill, now or at a replay.
   StepArrays DeviceArrays(const StepSizes& sizes) const {
@@ -93,6 +96,8 @@ class CudaStep {
   DeviceBuffer buffer_;
   std::byte* images_[kImages] = {};
   cudaEvent_t copied_[kImages] = {};
+  cudaStream_t copy_stream_ = nullptr;
+  cudaEvent_t was_read_ = nullptr;
   int next_ = 0;
   StepArrays host_;
   std::vector<float> scales_;
