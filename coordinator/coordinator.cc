@@ -209,6 +209,10 @@ void Coordinator::Parts::MakeEngine() {
                  .max_num_seqs = options.max_num_seqs,
                  .max_num_batched_tokens = options.max_num_batched_tokens,
                  .max_logprobs = options.max_logprobs},
+      .pool = {.eviction = *ParseEvictionPolicy(options.adapter_eviction),
+               .kv_floor = options.kv_floor,
+               .adapter_floor = options.adapter_floor,
+               .prefetch_bytes = uint64_t{options.prefetch_mb} << 20},
       .max_queued = options.max_queue,
       .step_timeout =
           options.step_timeout > 0 ? absl::Seconds(options.step_timeout) : absl::InfiniteDuration(),

@@ -32,6 +32,31 @@ absl::Status CheckPreloads(const std::vector<std::string>& adapters) {
   return absl::OkStatus();
 }
 
+// How KV and adapters share a group's pages.
+std::vector<FlagSpec> PoolFlags(CoordinatorOptions& o) {
+  return {
+      {.name = "adapter-eviction",
+       .target = &o.adapter_eviction,
+       .help = "which idle adapters leave the device first",
+       .allowed = {"lru", "lfu", "cost"}},
+      {.name = "kv-floor",
+       .target = &o.kv_floor,
+       .help = "part of a group's pages that adapters leave to KV",
+       .min = 0,
+       .max = 0.5},
+      {.name = "adapter-floor",
+       .target = &o.adapter_floor,
+       .help = "part that KV leaves to adapters",
+       .min = 0,
+       .max = 0.4},
+      {.name = "prefetch-mb",
+       .target = &o.prefetch_mb,
+       .help = "MiB of adapters a group fetches ahead of their loads",
+       .min = 1,
+       .max = 1048576},
+  };
+}
+
 std::vector<FlagSpec> AdapterFlags(CoordinatorOptions& o) {
   return {
       {.name = "adapter-root",
@@ -156,7 +181,7 @@ std::vector<FlagSpec> CoordinatorFlags(CoordinatorOptions& o) {
        .help = "default: the directory's name",
        .placeholder = "NAME"},
   };
-  for (auto group : {AdapterFlags(o), LimitFlags(o), OperationFlags(o)}) {
+  for (auto group : {AdapterFlags(o), PoolFlags(o), LimitFlags(o), OperationFlags(o)}) {
     std::move(group.begin(), group.end(), std::back_inserter(flags));
   }
   return flags;

@@ -29,6 +29,10 @@ struct CoordinatorOptions {
   uint32_t max_logprobs = 20;
   uint32_t max_lora_rank = 256;
   std::string lora_sharding = "replicated";
+  std::string adapter_eviction = "lru";
+  double kv_floor = 0.1;  // of a group's pages
+  double adapter_floor = 0.05;
+  uint32_t prefetch_mb = 1024;
   uint32_t max_queue = 1024;
   uint32_t metrics_port = 9400;
   std::string port_file;

@@ -105,6 +105,10 @@ struct Tiers {
   friend constexpr bool operator==(Tiers, Tiers) = default;
 };
 constexpr Tiers operator|(Tier a, Tier b) { return Tiers(a) | Tiers(b); }
+// "device", "host", "disk".
+constexpr const char* TierName(Tier tier) {
+  return tier == Tier::kDevice ? "device" : tier == Tier::kHost ? "host" : "disk";
+}
 constexpr Tiers kAllTiers = Tier::kDevice | Tier::kHost | Tier::kDisk;
 
 // Content by digest, never a path. Runs beside Steps; completes when the pages are written on every
@@ -134,7 +138,8 @@ struct DropAdapter {
   Digest digest;
   Tiers tiers = Tier::kDevice;
 };
-// No cache of the group's nodes may evict it from these tiers (host, disk) until it is unpinned.
+// No cache of the group's nodes may evict it from these tiers (host, disk) until it is unpinned, or
+// the group attaches again.
 struct PinAdapter {
   Digest digest;
   Tiers tiers;

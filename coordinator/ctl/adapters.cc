@@ -17,9 +17,10 @@ template <typename Message>
 std::string Places(const Message& adapter) {
   std::string out;
   for (const v1::Residency& place : adapter.residency()) {
-    absl::StrAppend(&out, out.empty() ? "" : ", ", place.tier(), " of ", place.group(), " (",
-                    place.pages(), " pages", place.sharding().empty() ? "" : ", ", place.sharding(),
-                    ")");
+    const std::string size = place.pages() > 0 ? absl::StrCat(place.pages(), " pages")
+                                               : absl::StrCat(place.bytes(), " bytes");
+    absl::StrAppend(&out, out.empty() ? "" : ", ", place.tier(), " of ", place.group(), " (", size,
+                    place.sharding().empty() ? "" : ", ", place.sharding(), ")");
   }
   return out.empty() ? "in no group" : out;
 }
@@ -72,6 +73,7 @@ void PrintReceipt(const v1::Adapter& adapter) {
   }
   std::printf("resident  %s\n", Places(adapter).c_str());
   for (const v1::Residency& place : adapter.residency()) {
+    if (place.tp_rank_bytes().empty()) continue;
     std::printf("bytes     %s by tp_rank of %s\n",
                 absl::StrJoin(place.tp_rank_bytes(), ", ").c_str(), place.group().c_str());
   }

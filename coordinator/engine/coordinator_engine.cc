@@ -19,7 +19,10 @@ constexpr int64_t kRetryAfterMs = 1000;
 CoordinatorEngine::CoordinatorEngine(EngineOptions options) : options_(std::move(options)) {
   router_ = std::make_unique<Router>(
       options_.queues("router"), options_.clock,
-      [this](const RequestPtr& request, const absl::Status& status) { Close(request, status); });
+      [this](const RequestPtr& request, const absl::Status& status) { Close(request, status); },
+      [registry = options_.registry](const Digest& digest) {
+        return registry->FindDigest(digest);
+      });
 }
 
 CoordinatorEngine::~CoordinatorEngine() {
@@ -187,6 +190,28 @@ void CoordinatorEngine::Close(const RequestPtr& request, const absl::Status& sta
 void CoordinatorEngine::Cancel(RequestNumber request) { router_->Cancel(request); }
 
 void CoordinatorEngine::DropAdapter(const Digest& digest) { router_->DropAdapter(digest); }
+
+void CoordinatorEngine::Unload(const Digest& digest, UnloadDone done) {
+  router_->Unload(digest, std::move(done));
+}
+
+absl::Status CoordinatorEngine::CheckPins(const std::vector<AdapterPin>& pins) const {
+  const std::lock_guard lock(groups_mutex_);
+  for (const auto& [name, record] : groups_) {
+    if (!record.engine) continue;
+    std::vector<AdapterHandle> here;
+    for (const AdapterPin& pin : pins) {
+      if (!pin.group.empty() && pin.group != name) continue;
+      if (AdapterHandle content = options_.registry->FindDigest(pin.digest)) {
+        here.push_back(std::move(content));
+      }
+    }
+    RETURN_IF_ERROR(record.engine->CheckPins(here));
+  }
+  return absl::OkStatus();
+}
+
+void CoordinatorEngine::SetPins(std::vector<AdapterPin> pins) { router_->SetPins(std::move(pins)); }
 
 EngineStatus CoordinatorEngine::Status() const {
   EngineStatus out;

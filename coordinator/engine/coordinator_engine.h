@@ -55,6 +55,7 @@ ModelPort MakeModelPort(ModelSpec model, LoraShardingPolicy sharding);
 struct EngineOptions {
   ServedModel model;
   GroupLimits limits;
+  PoolOptions pool;
   uint32_t max_queued = 1024;                              // requests that have not begun to run
   absl::Duration step_timeout = absl::InfiniteDuration();  // a group that takes longer is lost
   std::string build;                                       // groups must be of it; empty: any
@@ -82,6 +83,9 @@ class CoordinatorEngine : public Engine, public GroupDirectory {
   absl::Status Drain(absl::Time deadline) override;
   absl::Status DrainGroup(const std::string& group) override;
   void DropAdapter(const Digest& digest) override;
+  void Unload(const Digest& digest, UnloadDone done) override;
+  absl::Status CheckPins(const std::vector<AdapterPin>& pins) const override;
+  void SetPins(std::vector<AdapterPin> pins) override;
 
   absl::StatusOr<Order> OnHello(const GroupInfo& info) override;
   void OnFormingLost(const std::string& group, const Epoch& epoch) override;

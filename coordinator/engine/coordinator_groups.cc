@@ -143,6 +143,7 @@ GroupCallbacks CoordinatorEngine::CallbacksFor(const std::string& group, uint64_
   out.residency = [router, attach](const Digest& digest, bool resident) {
     router->ResidencyChanged(attach, digest, resident);
   };
+  out.slow = [router, attach](const Digest& digest) { router->FetchIsSlow(attach, digest); };
   out.draining = [this, group, attach] { ShowState(group, attach, "draining"); };
   out.gone = [this, router, group, attach](const absl::Status& why, bool drained) {
     if (drained) {
@@ -174,6 +175,7 @@ absl::StatusOr<std::shared_ptr<GroupListener>> CoordinatorEngine::OnAttached(
   GroupConfig config{.info = info,
                      .limits = options_.limits,
                      .report = report,
+                     .pool = options_.pool,
                      .step_timeout = options_.step_timeout,
                      .clock = options_.clock,
                      .metrics = options_.metrics};

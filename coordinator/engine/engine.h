@@ -1,6 +1,7 @@
 // The coordinator's heart as rpc and http see it.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -26,6 +27,7 @@ struct GroupStatus {
   DType compute_dtype = DType::kF32;
   uint32_t pages_free = 0, pages_kv = 0, pages_adapter = 0;
   std::vector<ResidentAdapter> adapters;
+  std::vector<CachedAdapter> cached;  // on its nodes' hosts and disks
   uint64_t steps = 0;
   StepSummary last_step, widest_step;
 };
@@ -37,6 +39,14 @@ struct EngineStatus {
   LoraShardingPolicy lora_sharding = LoraShardingPolicy::kReplicated;
   std::vector<GroupStatus> groups;
 };
+
+// Held on the device for ever, once it has come there.
+struct AdapterPin {
+  Digest digest;
+  std::string group;  // empty: every group
+};
+
+using UnloadedBytes = TierBytes;
 
 // *Thread-safe.*
 class Engine {
@@ -58,6 +68,17 @@ class Engine {
   virtual absl::Status DrainGroup(const std::string& group) = 0;
   // Forgets the adapter on all groups once nothing uses it.
   virtual void DropAdapter(const Digest& digest) = 0;
+  // Waits until the requests that were accepted before have ended, then frees the adapter on every
+  // tier of every group, and calls `done` once, on any thread, with what that freed; also when the
+  // engine ends before. Later requests for it wait, and fetch it again. A pinned one stays.
+  virtual void Unload(const Digest& digest, std::function<void(const UnloadedBytes&)> done) = 0;
+  // Whether each attached group can hold all of these (all that there are to be) and keep its
+  // floors. FAILED_PRECONDITION/too_large with the arithmetic; the reason why a group can't hold
+  // one.
+  virtual absl::Status CheckPins(const std::vector<AdapterPin>& pins) const = 0;
+  // These are all the pins from now on. A group loads and keeps those it can (CheckPins), in this
+  // order, from when the requests it has fit beside them.
+  virtual void SetPins(std::vector<AdapterPin> pins) = 0;
 };
 
 }  // namespace rootstock

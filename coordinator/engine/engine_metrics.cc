@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "common/base/status.h"
+#include "coordinator/engine/live_request.h"
 
 namespace rootstock {
 namespace {
@@ -148,11 +149,9 @@ void EngineMetrics::MakeLosses(Metrics& m) {
 }
 
 void EngineMetrics::MakeAdapters(Metrics& m) {
-  const auto evicted = m.MakeCounter(
+  evictions_ = m.MakeCounter(
       "adapter_evictions_total", "Adapters that left a tier",
       {{"tier", {"device", "host", "disk"}}, {"reason", {"pressure", "quota", "unpin", "retire"}}});
-  evictions = evicted.At("device", "pressure");
-  evictions_retire = evicted.At("device", "retire");
   const Label source = {"source", {"host", "disk", "coordinator", "object"}};
   loads_ =
       m.MakeCounter("adapter_loads_total", "Adapter loads ended",
@@ -177,8 +176,9 @@ void EngineMetrics::MakeGroups(Metrics& m) {
       m.MakeGauge("pages", "Pages of a group", {Group(), {"owner", {"kv", "adapter", "free"}}});
   const Label tier = {"tier", {"device", "host", "disk", "object"}};
   residents_ = m.MakeGauge("adapters_resident", "Adapters on a tier", {Group(), tier});
-  resident_bytes_ =
-      m.MakeGauge("adapter_resident_bytes", "Their bytes on each tp_rank", {Group(), tier});
+  resident_bytes_ = m.MakeGauge("adapter_resident_bytes",
+                                "Their bytes: device on each tp_rank, host and disk on all nodes",
+                                {Group(), tier});
   group_state_ = m.MakeGauge("group_state", "1 for the state a group is in",
                              {Group(), {"state", kGroupStates}});
   group_epoch_ = m.MakeGauge("group_epoch", "Attach number of a group", {Group()});
@@ -193,28 +193,46 @@ void EngineMetrics::Ended(const absl::Status& status) const {
   requests_.At("default", "completion", Outcome(status)).Add();
 }
 
-void EngineMetrics::FirstToken(absl::Duration since_arrival, bool adapter, bool cold) const {
-  ttft_.At("default", !adapter ? "base"
-                      : cold   ? "cold"
-                               : "hot")
-      .Observe(absl::ToDoubleSeconds(since_arrival));
+void EngineMetrics::FirstToken(absl::Duration since_arrival, AdapterHeat heat) const {
+  const char* state = heat == AdapterHeat::kBase   ? "base"
+                      : heat == AdapterHeat::kHot  ? "hot"
+                      : heat == AdapterHeat::kWarm ? "warm"
+                                                   : "cold";
+  ttft_.At("default", state).Observe(absl::ToDoubleSeconds(since_arrival));
 }
 
-void EngineMetrics::Queued(absl::Duration wait, bool cold) const {
+void EngineMetrics::Queued(absl::Duration wait, absl::Duration load_wait) const {
   queue_wait_.Observe(absl::ToDoubleSeconds(wait));
-  (cold ? wait_for_load_ : wait_for_pages_).Observe(absl::ToDoubleSeconds(wait));
+  wait_for_pages_.Observe(absl::ToDoubleSeconds(wait - load_wait));
+  if (load_wait > absl::ZeroDuration()) wait_for_load_.Observe(absl::ToDoubleSeconds(load_wait));
+}
+
+void EngineMetrics::Evicted(Tier tier, bool pressure, uint32_t adapters) const {
+  if (adapters > 0) evictions_.At(TierName(tier), pressure ? "pressure" : "retire").Add(adapters);
+}
+
+void GroupMetrics::On(Tier tier, uint64_t adapters, double bytes) const {
+  const OnTier& series = tier == Tier::kDevice ? device : tier == Tier::kHost ? host : disk;
+  series.adapters.Set(static_cast<double>(adapters));
+  series.bytes.Set(bytes);
 }
 
 void EngineMetrics::Looked(AdapterLookup found) const {
-  const char* result = found == AdapterLookup::kDeviceHit ? "device_hit"
-                       : found == AdapterLookup::kDiskHit ? "disk_hit"
-                       : found == AdapterLookup::kFetch   ? "coordinator_fetch"
-                                                          : "unknown";
+  const char* result = found == AdapterLookup::kDeviceHit     ? "device_hit"
+                       : found == AdapterLookup::kHostHit     ? "host_hit"
+                       : found == AdapterLookup::kDiskHit     ? "disk_hit"
+                       : found == AdapterLookup::kFetch       ? "coordinator_fetch"
+                       : found == AdapterLookup::kObjectFetch ? "object_fetch"
+                                                              : "unknown";
   lookups_.At(result).Add();
 }
 
-void EngineMetrics::Loaded(bool from_disk, const absl::Status& outcome, absl::Duration took) const {
-  const char* source = from_disk ? "disk" : "coordinator";
+void EngineMetrics::Loaded(FetchSource from, const absl::Status& outcome,
+                           absl::Duration took) const {
+  const char* source = from == FetchSource::kHost     ? "host"
+                       : from == FetchSource::kDisk   ? "disk"
+                       : from == FetchSource::kObject ? "object"
+                                                      : "coordinator";
   loads_.At(source, LoadResult(outcome)).Add();
   if (outcome.ok()) load_seconds_.At(source).Observe(absl::ToDoubleSeconds(took));
 }
@@ -235,16 +253,19 @@ void EngineMetrics::GroupIs(const std::string& group, const std::string& state) 
   for (const std::string& cause : kReformCauses) reforms_.At(group, cause);  // from 0 on
   if (state == "ready" || state == "draining") return;
   const GroupMetrics g = ForGroup(group);
-  for (const Gauge& gauge :
-       {g.pages_kv, g.pages_adapter, g.pages_free, g.residents, g.resident_bytes}) {
-    gauge.Set(0);
-  }
+  for (const Gauge& gauge : {g.pages_kv, g.pages_adapter, g.pages_free}) gauge.Set(0);
+  for (const Tier tier : {Tier::kDevice, Tier::kHost, Tier::kDisk}) g.On(tier, 0, 0);
 }
 
 GroupMetrics EngineMetrics::ForGroup(const std::string& group) const {
-  return {
-      pages_.At(group, "kv"),         pages_.At(group, "adapter"),         pages_.At(group, "free"),
-      residents_.At(group, "device"), resident_bytes_.At(group, "device"), group_epoch_.At(group)};
+  const auto on = [&](Tier tier) {
+    return GroupMetrics::OnTier{residents_.At(group, TierName(tier)),
+                                resident_bytes_.At(group, TierName(tier))};
+  };
+  return {pages_.At(group, "kv"),   pages_.At(group, "adapter"),
+          pages_.At(group, "free"), on(Tier::kDevice),
+          on(Tier::kHost),          on(Tier::kDisk),
+          group_epoch_.At(group)};
 }
 
 }  // namespace rootstock

@@ -6,18 +6,27 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "common/metrics/metrics.h"
+#include "common/plan/plan.h"
 
 namespace rootstock {
 
+enum class AdapterHeat;
+
 // Series of one group.
 struct GroupMetrics {
+  struct OnTier {
+    Gauge adapters, bytes;
+  };
+  // Bytes on each tp_rank for the device, on all nodes for host and disk.
+  void On(Tier tier, uint64_t adapters, double bytes) const;
+
   Gauge pages_kv, pages_adapter, pages_free;
-  Gauge residents, resident_bytes;  // tier device
+  OnTier device, host, disk;
   Gauge epoch;
 };
 
 // Where an adapter was when its request came: adapter_lookup_total.
-enum class AdapterLookup { kDeviceHit, kDiskHit, kFetch, kUnknown };
+enum class AdapterLookup { kDeviceHit, kHostHit, kDiskHit, kFetch, kObjectFetch, kUnknown };
 
 // Thread-safe: handles only.
 class EngineMetrics {
@@ -26,10 +35,13 @@ class EngineMetrics {
 
   void Ended(const absl::Status& status) const;
   void Shed(const char* reason) const { shed_.At("default", reason).Add(); }
-  void FirstToken(absl::Duration since_arrival, bool adapter, bool cold) const;
-  void Queued(absl::Duration wait, bool cold) const;
+  void FirstToken(absl::Duration since_arrival, AdapterHeat heat) const;
+  // load_wait: the part of it in which its adapter was not usable.
+  void Queued(absl::Duration wait, absl::Duration load_wait) const;
   void Looked(AdapterLookup found) const;
-  void Loaded(bool from_disk, const absl::Status& outcome, absl::Duration took) const;
+  void Loaded(FetchSource source, const absl::Status& outcome, absl::Duration took) const;
+  // `pressure`: for want of room; else it was to go.
+  void Evicted(Tier tier, bool pressure, uint32_t adapters) const;
   // A cancelled request; `queued`, `prefill` or `decode` is where it was.
   void Disconnected(const char* phase) const { disconnects_.At(phase).Add(); }
   void Requeued(bool drained, size_t requests) const;
@@ -42,7 +54,7 @@ class EngineMetrics {
   Histogram tpot, itl, e2e, cancel_latency, prompt_tokens, output_tokens;
   Counter stream_backpressure_seconds;
   Counter prompt_tokens_computed, prompt_tokens_cached, output_tokens_total;
-  Counter preemptions, replays, replayed_tokens, evictions, evictions_retire;
+  Counter preemptions, replays, replayed_tokens;
   Counter kv_pages_pressure, adapter_pages_pressure, adapter_pages_unload;
 
  private:
@@ -52,7 +64,7 @@ class EngineMetrics {
   void MakeAdapters(Metrics& m);
   void MakeGroups(Metrics& m);
 
-  Family<Counter> requests_, shed_, loads_, lookups_, disconnects_, retries_, reforms_;
+  Family<Counter> requests_, shed_, loads_, evictions_, lookups_, disconnects_, retries_, reforms_;
   Family<Histogram> ttft_, load_seconds_;
   Histogram reform_seconds_, queue_wait_, wait_for_load_, wait_for_pages_;
   Family<Gauge> pages_, residents_, resident_bytes_, group_state_, group_epoch_;

@@ -9,24 +9,6 @@
 
 namespace rootstock {
 
-namespace {
-
-// The name was bound to content that we hold: where it can't be had, its code is ours and not that
-// of the fetch, which would tell the client of an unknown model or of its own cancel.
-absl::Status LoadFailure(const std::string& model, const absl::Status& why) {
-  const bool may_pass = absl::IsUnavailable(why) || absl::IsDeadlineExceeded(why) ||
-                        absl::IsCancelled(why) || absl::IsResourceExhausted(why);
-  const bool lost = absl::IsNotFound(why) || absl::IsDataLoss(why);
-  const auto detail = GetErrorDetail(why);
-  return MakeError(may_pass ? absl::StatusCode::kUnavailable
-                   : lost   ? absl::StatusCode::kDataLoss
-                            : absl::StatusCode::kInternal,
-                   detail ? detail->reason : Reason::kIoError, "adapter", model,
-                   absl::StrCat("could not be loaded: ", std::string(why.message())));
-}
-
-}  // namespace
-
 // Turns the transport's calls into tasks. Outlives the engine: its queue then takes none.
 class GroupEngine::Listener : public GroupListener {
  public:
@@ -59,10 +41,9 @@ GroupEngine::GroupEngine(GroupConfig config, std::shared_ptr<GroupLink> link,
       queue_(std::move(queue)),
       callbacks_(std::move(callbacks)),
       series_(config_.metrics->ForGroup(config_.info.name)),
+      floors_(FloorsOf(config_)),
       pages_(config_.report.geometry.num_pages),
-      adapters_(
-          pages_, [this](decltype(Command::kind) kind) { return Send(std::move(kind)); },
-          config_.has_name),
+      adapters_(pages_, MakePort()),
       last_sent_(config_.clock()) {
   for (uint32_t i = config_.limits.max_num_seqs; i > 0; --i) {
     free_slots_.push_back(SequenceSlot(i - 1));
@@ -73,6 +54,17 @@ GroupEngine::GroupEngine(GroupConfig config, std::shared_ptr<GroupLink> link,
   status_.geometry = config_.report.geometry;
   status_.compute_dtype = config_.report.compute_dtype;
   series_.epoch.Set(static_cast<double>(config_.report.epoch.attach));
+}
+
+AdapterPort GroupEngine::MakePort() {
+  const AttachReport& report = config_.report;
+  return {.send = [this](decltype(Command::kind) kind) { return Send(std::move(kind)); },
+          .has_name = config_.has_name,
+          .clock = config_.clock,
+          .eviction = config_.pool.eviction,
+          .prefetch_bytes = config_.pool.prefetch_bytes,
+          .page_bytes = uint64_t{report.geometry.page_bytes} * config_.info.tp_size,
+          .loads_by_layer = report.loads_by_layer};
 }
 
 absl::StatusOr<std::unique_ptr<GroupEngine>> GroupEngine::Create(GroupConfig config,
@@ -90,38 +82,6 @@ absl::StatusOr<std::unique_ptr<GroupEngine>> GroupEngine::Create(GroupConfig con
 GroupEngine::~GroupEngine() { Stop(); }
 void GroupEngine::Stop() { queue_->Stop(); }
 
-// Takes over what the group still holds; what is unknown or laid out otherwise is dropped.
-absl::Status GroupEngine::AdoptResidents() {
-  for (const ResidentAdapter& found : config_.report.adapters) {
-    if (!pages_.Adopt(found.pages)) {
-      return InvalidField(Reason::kGroupMismatch, "pages", found.digest.Short(),
-                          "the group reports pages for it that do not exist or are taken");
-    }
-  }
-  for (const ResidentAdapter& found : config_.report.adapters) {
-    const std::optional<AdapterFootprint> footprint = FootprintOf(found);
-    adapters_.Adopt(found, footprint.value_or(AdapterFootprint{
-                               found.layout_id, static_cast<uint32_t>(found.pages.size())}));
-    const bool named = config_.find_digest(found.digest) && config_.has_name(found.digest);
-    if (!named || !footprint) adapters_.Discard(found.digest, /*from_disk=*/!named);
-  }
-  return absl::OkStatus();
-}
-
-std::optional<AdapterFootprint> GroupEngine::FootprintOf(const ResidentAdapter& found) const {
-  const AdapterHandle content = config_.find_digest(found.digest);
-  if (!content) return std::nullopt;
-  const auto ways = config_.ways(*content);
-  if (!ways.ok()) return std::nullopt;
-  for (AdapterFootprint way : ways->ways) {
-    if (way.layout_id != found.layout_id || way.pages != found.pages.size()) continue;
-    const uint32_t usable = config_.report.geometry.num_pages - 1;
-    way.most_pages = std::max(way.pages, ChooseWay(*ways, usable, usable).most_pages);
-    return way;
-  }
-  return std::nullopt;
-}
-
 std::shared_ptr<GroupListener> GroupEngine::MakeListener() {
   return std::make_shared<Listener>(this, queue_, config_.clock, stream_end_);
 }
@@ -134,12 +94,16 @@ void GroupEngine::Submit(RequestPtr request) {
 void GroupEngine::Poke(RequestNumber request) {
   Post([this, request] { OnPoke(request); });
 }
-void GroupEngine::DropAdapter(const Digest& digest) {
-  Post([this, digest] {
+void GroupEngine::DropAdapter(const Digest& digest) { Unload(digest, nullptr); }
+void GroupEngine::Unload(const Digest& digest, UnloadDone done) {
+  Post([this, digest, d = std::move(done)]() mutable {
     if (lost_) return;
-    adapters_.Doom(digest);
+    adapters_.Unload(digest, std::move(d));
     Pump();
   });
+}
+void GroupEngine::SetPins(std::vector<AdapterHandle> pins) {
+  Post([this, p = std::move(pins)] { OnPins(p); });
 }
 void GroupEngine::Drain() {
   Post([this] { OnDrain(); });
@@ -151,33 +115,10 @@ void GroupEngine::Lose(const absl::Status& why) {
 
 GroupStatus GroupEngine::Snapshot() const {
   const std::lock_guard lock(status_mutex_);
-  return status_;
-}
-
-// Refuses what can never fit here; cuts an open-ended answer to what does.
-absl::Status GroupEngine::FitRequest(LiveRequest& request) const {
-  ResolvedRequest& r = request.resolved;
-  const uint32_t adapter = std::max(request.footprint.pages, request.footprint.most_pages);
-  const PageGeometry& geometry = config_.report.geometry;
-  const uint32_t usable = geometry.num_pages - 1;
-  const absl::Status fits = CheckFits(r.max_positions(), geometry.page_tokens, adapter, usable);
-  if (fits.ok() || r.max_tokens_asked) return fits;
-  RETURN_IF_ERROR(CheckFits(r.prompt_tokens(), geometry.page_tokens, adapter, usable));
-  uint32_t most = (usable - adapter) * geometry.page_tokens + 1 - r.prompt_tokens();
-  for (const Sequence& s : request.sequences) {
-    if (!s.finished) most = std::max(most, static_cast<uint32_t>(s.outputs.size()) + 1);
-  }
-  if (most < r.min_tokens) return fits;
-  r.max_tokens = std::min(r.max_tokens, most);
-  return CheckFits(r.max_positions(), geometry.page_tokens, adapter, usable);
-}
-
-// Known while the adapter is about; chosen anew for one that is nowhere.
-absl::StatusOr<AdapterFootprint> GroupEngine::FootprintOf(const LiveRequest& request) const {
-  const AdapterContent& content = *request.resolved.adapter;
-  if (const auto known = adapters_.FootprintOf(content.digest)) return *known;
-  ASSIGN_OR_RETURN(const AdapterWays ways, config_.ways(content));
-  return ChooseWay(ways, config_.report.geometry.num_pages - 1, pages_.free_pages());
+  GroupStatus out = status_;
+  for (const auto& [digest, adapter] : residents_) out.adapters.push_back(adapter);
+  if (!status_lost_) out.cached = adapters_.nodes().List();
+  return out;
 }
 
 void GroupEngine::OnSubmit(RequestPtr request) {
@@ -192,25 +133,11 @@ void GroupEngine::OnSubmit(RequestPtr request) {
     CloseRequest(r, AbortStatus(r));
     return;
   }
-  if (r.resolved.adapter) {
-    const auto footprint = FootprintOf(r);
-    if (!footprint.ok()) {
-      CloseRequest(r,
-                   Annotate(footprint.status(), absl::StrCat("adapter '", r.resolved.model, "'")));
-      return;
-    }
-    r.footprint = *footprint;
-    const Digest& digest = r.resolved.adapter->digest;
-    r.cold = !adapters_.IsResident(digest);
-    config_.metrics->Looked(!r.cold                      ? AdapterLookup::kDeviceHit
-                            : adapters_.IsOnDisk(digest) ? AdapterLookup::kDiskHit
-                                                         : AdapterLookup::kFetch);
-  }
-  if (const absl::Status fits = FitRequest(r); !fits.ok()) {
-    CloseRequest(r, fits);
+  last_order_ = std::max(last_order_, r.sequences.back().order());
+  if (const absl::Status received = Receive(r); !received.ok()) {
+    CloseRequest(r, received);
     return;
   }
-  adapters_.set_tag(static_cast<uint64_t>(absl::ToUnixMicros(config_.clock())));
   for (Sequence& s : r.sequences) {
     if (!s.finished) Enqueue(s);
   }
@@ -234,7 +161,11 @@ void GroupEngine::OnPoke(RequestNumber number) {
 
 void GroupEngine::OnCompletion(Completion completion) {
   if (lost_) return;
-  adapters_.set_tag(static_cast<uint64_t>(absl::ToUnixMicros(config_.clock())));
+  const GroupAdapters::NodeEvictions evicted = adapters_.Apply(completion.tier_changes);
+  config_.metrics->Evicted(Tier::kHost, /*pressure=*/true, evicted.host);
+  config_.metrics->Evicted(Tier::kHost, /*pressure=*/false, evicted.retired_host);
+  config_.metrics->Evicted(Tier::kDisk, /*pressure=*/true, evicted.disk);
+  config_.metrics->Evicted(Tier::kDisk, /*pressure=*/false, evicted.retired_disk);
   const auto step = std::find_if(steps_.begin(), steps_.end(),
                                  [&](const SentStep& s) { return s.id == completion.id; });
   if (step != steps_.end()) {
@@ -243,43 +174,12 @@ void GroupEngine::OnCompletion(Completion completion) {
     step_since_ = config_.clock();
     StepDone(std::move(done), std::move(completion));
   } else {
-    OnAdapterEvent(adapters_.Completed(completion.id, completion.outcome));
+    OnAdapterEvent(adapters_.Completed(completion));
+    Pump();
+    ReserveLoads();
+    return;
   }
   Pump();
-}
-
-void GroupEngine::OnAdapterEvent(const GroupAdapters::Event& event) {
-  if (event.was_load) {
-    config_.metrics->Loaded(
-        event.from_disk, event.why,
-        config_.clock() - absl::FromUnixMicros(static_cast<int64_t>(event.started)));
-  }
-  switch (event.kind) {
-    case GroupAdapters::Event::kNothing:
-      return;
-    case GroupAdapters::Event::kArrived:
-      callbacks_.residency(event.digest, true);
-      for (const Order order : event.waiting) {
-        if (auto node = parked_.extract(order); !node.empty()) ready_.insert(std::move(node));
-      }
-      return;
-    case GroupAdapters::Event::kLeft:
-      (event.evicted ? config_.metrics->evictions : config_.metrics->evictions_retire).Add();
-      (event.evicted ? config_.metrics->adapter_pages_pressure
-                     : config_.metrics->adapter_pages_unload)
-          .Add(event.pages);
-      callbacks_.residency(event.digest, false);
-      return;
-    case GroupAdapters::Event::kFailed:
-      // Only those that wait for it; the name stays usable and the next request tries again.
-      for (const Order order : event.waiting) {
-        const auto it = parked_.find(order);
-        if (it == parked_.end()) continue;  // a sibling closed its request
-        LiveRequest& request = *it->second->request;
-        CloseRequest(request, LoadFailure(request.resolved.model, event.why));
-      }
-      return;
-  }
 }
 
 // Takes all that the request holds here.
@@ -293,6 +193,7 @@ RequestPtr GroupEngine::Detach(LiveRequest& request) {
   }
   ReleasePrompt(request);
   auto node = requests_.extract(request.number.value);
+  ApplyPins();
   return std::move(node.mapped());
 }
 

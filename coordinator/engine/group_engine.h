@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -17,17 +18,26 @@
 #include "coordinator/cluster/group_link.h"
 #include "coordinator/engine/engine.h"
 #include "coordinator/engine/engine_metrics.h"
-#include "coordinator/engine/group_adapters.h"
 #include "coordinator/engine/live_request.h"
+#include "coordinator/engine/residency/group_adapters.h"
 #include "coordinator/engine/task_queue.h"
 #include "coordinator/memory/page_allocator.h"
 
 namespace rootstock {
 
+// How KV and adapters share a group's pages.
+struct PoolOptions {
+  EvictionPolicy eviction = EvictionPolicy::kLru;
+  double kv_floor = 0.1;  // of the pages: what loads leave to KV
+  double adapter_floor = 0.05;
+  uint64_t prefetch_bytes = uint64_t{1} << 30;  // of adapters fetched and not on the device yet
+};
+
 struct GroupConfig {
   GroupInfo info;
   GroupLimits limits;
   AttachReport report;
+  PoolOptions pool;
   absl::Duration step_timeout = absl::InfiniteDuration();
   Clock clock;
   std::shared_ptr<const EngineMetrics> metrics;
@@ -45,6 +55,7 @@ struct GroupCallbacks {
   std::function<void(RequestNumber)> ended;
   std::function<void(std::vector<RequestPtr>)> returned;  // to be placed again
   std::function<void(Digest, bool resident)> residency;
+  std::function<void(Digest)> slow;  // its fetch takes long
   std::function<void()> draining;
   // Lost, or drained: it had nothing to do any more and left. Nothing follows.
   std::function<void(const absl::Status&, bool drained)> gone;
@@ -81,6 +92,11 @@ class GroupEngine {
   // The request's `abort` or `stopped` was set.
   void Poke(RequestNumber request);
   void DropAdapter(const Digest& digest);
+  // `done`, which may be empty, is called on the engine's thread; never when the group is lost.
+  void Unload(const Digest& digest, UnloadDone done);
+  void SetPins(std::vector<AdapterHandle> pins);
+  // Whether the group could hold all these. Any thread.
+  absl::Status CheckPins(const std::vector<AdapterHandle>& pins) const;
   // Gives back what does not run, finishes the rest, then lets the group leave.
   void Drain();
   // As if the stream had ended.
@@ -107,21 +123,37 @@ class GroupEngine {
 
   GroupEngine(GroupConfig config, std::shared_ptr<GroupLink> link, std::shared_ptr<TaskQueue> queue,
               GroupCallbacks callbacks);
-  absl::Status AdoptResidents();
+  AdapterPort MakePort();
+  uint32_t usable() const { return config_.report.geometry.num_pages - 1; }
   void Post(std::function<void()> task);
 
   // group_engine.cc: requests and events.
   void OnSubmit(RequestPtr request);
-  absl::Status FitRequest(LiveRequest& request) const;
   void OnPoke(RequestNumber number);
   void OnCompletion(Completion completion);
-  void OnAdapterEvent(const GroupAdapters::Event& event);
   void CloseRequest(LiveRequest& request, const absl::Status& status);
   RequestPtr Detach(LiveRequest& request);
-  absl::StatusOr<AdapterFootprint> FootprintOf(const LiveRequest& request) const;
+  void ObserveCancel(LiveRequest& request);
+
+  // group_residency.cc: adapters and those who wait for them.
+  absl::Status AdoptResidents();
+  absl::StatusOr<AdapterFootprint> FootprintOf(const AdapterContent& content) const;
   // Of what the group reports; nothing when the adapter would not be laid out so.
   std::optional<AdapterFootprint> FootprintOf(const ResidentAdapter& found) const;
-  void ObserveCancel(LiveRequest& request);
+  static PoolFloors FloorsOf(const GroupConfig& config);
+  absl::StatusOr<uint32_t> PagesOf(const AdapterContent& content) const;
+  uint32_t PinnedBeside(const LiveRequest& request) const;
+  absl::Status FitRequest(LiveRequest& request) const;
+  absl::Status Receive(LiveRequest& request);
+  void Park(Sequence& sequence);
+  void Unpark(Sequence& sequence);
+  bool UnparkUsable();
+  Sequence* WaitingAt(Order order) const;
+  void OnAdapterEvent(const GroupAdapters::Event& event);
+  void CountLookups(const GroupAdapters::Event& event);
+  void OnLoadFailed(const GroupAdapters::Event& event);
+  void OnPins(const std::vector<AdapterHandle>& pins);
+  void ApplyPins();
 
   // group_life.cc: ticks, drain, loss, status.
   void OnDrain();
@@ -144,6 +176,7 @@ class GroupEngine {
 
   // group_step.cc: plans and results.
   void Pump();
+  void ReserveLoads();
   SchedulerView MakeView();
   Decision Decide();
   void Apply(const Decision& decision);
@@ -162,6 +195,7 @@ class GroupEngine {
   const GroupMetrics series_;
   const std::shared_ptr<StreamEnd> stream_end_ = std::make_shared<StreamEnd>();
 
+  const PoolFloors floors_;
   PageAllocator pages_;
   GroupAdapters adapters_;
   std::unordered_map<uint64_t, RequestPtr> requests_;  // by number
@@ -174,6 +208,12 @@ class GroupEngine {
   std::vector<SequenceSlot> free_slots_;
   std::vector<SequenceSlot> to_release_;
   std::vector<Sequence*> view_running_, view_waiting_;
+  std::map<Digest, AdapterFootprint> wanted_pins_;
+  uint32_t wanted_pin_pages_ = 0;
+  std::set<Digest> pinned_;  // of the wanted ones, and of those before, that took effect
+  Order pins_order_ = 0;
+  bool pins_pending_ = false;  // not all requests fit beside them yet
+  Order last_order_ = 0;       // of the requests that came
   uint64_t next_command_ = 1;
   absl::Time last_sent_;
   bool lost_ = false;
@@ -181,8 +221,9 @@ class GroupEngine {
   bool left_ = false;
 
   mutable std::mutex status_mutex_;
-  GroupStatus status_;
-  uint64_t published_changes_ = 0;
+  GroupStatus status_;  // but for its adapters
+  std::unordered_map<Digest, ResidentAdapter> residents_;
+  bool status_lost_ = false;
 };
 
 }  // namespace rootstock

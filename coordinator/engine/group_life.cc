@@ -91,7 +91,8 @@ void GroupEngine::OnLost(const absl::Status& why) {
     const std::lock_guard lock(status_mutex_);
     status_.state = left_ ? "drained" : "broken";
     status_.pages_free = status_.pages_kv = status_.pages_adapter = 0;
-    status_.adapters.clear();
+    residents_.clear();
+    status_lost_ = true;
   }
   callbacks_.gone(why, left_);
 }
@@ -115,6 +116,7 @@ void GroupEngine::OnTick() {
     return;
   }
   if (steps_.empty() && now - last_sent_ >= kTick && !left_) SendStep({}, {});
+  for (const Digest& digest : adapters_.Tick()) callbacks_.slow(digest);
   TickLater();
   Pump();
 }
@@ -125,17 +127,19 @@ void GroupEngine::Publish() {
   status_.pages_free = pages_.free_pages();
   status_.pages_kv = pages_.kv_pages();
   status_.pages_adapter = pages_.adapter_pages();
-  const uint64_t changes = adapters_.residency_changes();
-  const bool changed = std::exchange(published_changes_, changes) != changes;
-  if (changed) status_.adapters = adapters_.Residents();
-  if (stream_end_->over) return;  // the series are those of the group's next attach
-  if (changed) {
-    series_.residents.Set(static_cast<double>(status_.adapters.size()));
-    double bytes = 0;
-    for (const ResidentAdapter& a : status_.adapters) {
-      bytes += static_cast<double>(a.pages.size()) * config_.report.geometry.page_bytes;
+  for (GroupAdapters::Change& change : adapters_.TakeChanges()) {
+    if (change.here) {
+      residents_[change.adapter.digest] = std::move(change.adapter);
+    } else {
+      residents_.erase(change.adapter.digest);
     }
-    series_.resident_bytes.Set(bytes);
+  }
+  if (stream_end_->over) return;  // the series are those of the group's next attach
+  const double page_bytes = config_.report.geometry.page_bytes;
+  series_.On(Tier::kDevice, adapters_.num_residents(), adapters_.resident_pages() * page_bytes);
+  for (const Tier tier : {Tier::kHost, Tier::kDisk}) {
+    const NodeTiers::Totals totals = adapters_.nodes().Of(tier);
+    series_.On(tier, totals.adapters, static_cast<double>(totals.bytes));
   }
   series_.pages_kv.Set(status_.pages_kv);
   series_.pages_adapter.Set(status_.pages_adapter);

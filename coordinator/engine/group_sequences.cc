@@ -16,13 +16,18 @@ const Digest* AdapterOf(const Sequence& s) {
 void GroupEngine::Enqueue(Sequence& sequence) {
   const Digest* adapter = AdapterOf(sequence);
   if (adapter != nullptr) adapters_.Want(*adapter, sequence.request->footprint, sequence.order());
-  const bool here = adapter == nullptr || adapters_.IsResident(*adapter);
-  (here ? ready_ : parked_)[sequence.order()] = &sequence;
+  if (adapter == nullptr || adapters_.IsUsable(*adapter)) {
+    ready_[sequence.order()] = &sequence;
+  } else {
+    Park(sequence);
+  }
 }
 
 void GroupEngine::Unqueue(Sequence& sequence) {
   const Order order = sequence.order();
-  if (ready_.erase(order) + parked_.erase(order) == 0) return;
+  if (WaitingAt(order) == nullptr) return;
+  ready_.erase(order);
+  Unpark(sequence);
   if (const Digest* adapter = AdapterOf(sequence)) adapters_.Unwant(*adapter, order);
 }
 
@@ -46,7 +51,7 @@ void GroupEngine::Admit(Sequence& sequence, const RowDecision& row) {
   running_.insert(at, &sequence);
   if (!request.admitted) {
     request.admitted = true;
-    config_.metrics->Queued(config_.clock() - request.arrived, request.cold);
+    config_.metrics->Queued(config_.clock() - request.arrived, request.load_wait);
     callbacks_.admitted(request);
   }
 }

@@ -38,6 +38,7 @@ void GroupEngine::ReleaseSlotsNow() {
 
 void GroupEngine::Pump() {
   if (lost_) return;
+  UnparkUsable();
   if (draining_) GiveBackIdle();
   ReleaseSlotsNow();
   while (steps_.size() < kMaxUncompleted) {
@@ -45,9 +46,22 @@ void GroupEngine::Pump() {
     const bool again = !decision.preempt.empty();
     const bool step = !decision.rows.empty();
     Apply(decision);
-    if (!step && !again) break;
+    const bool usable = UnparkUsable();
+    if (!step && !again && !usable) break;
   }
   ReleaseSlotsNow();
+  Publish();
+}
+
+// A load that can begin does not wait for the next Step: what rows would take before it is set
+// aside for them.
+void GroupEngine::ReserveLoads() {
+  if (lost_ || steps_.size() < kMaxUncompleted || adapters_.num_fetched() == 0) return;
+  Decision decision = Schedule(MakeView());
+  if (!decision.preempt.empty()) return;
+  decision.rows.clear();
+  Apply(decision);
+  UnparkUsable();
   Publish();
 }
 
@@ -56,6 +70,9 @@ SchedulerView GroupEngine::MakeView() {
   view.limits = {.max_num_seqs = config_.limits.max_num_seqs,
                  .max_num_batched_tokens = config_.limits.max_num_batched_tokens,
                  .page_tokens = config_.report.geometry.page_tokens};
+  view.floors = floors_;
+  view.usable_pages = usable();
+  view.adapter_pages = pages_.adapter_pages();
   view.free_pages = pages_.free_pages();
   view.free_for_loads = pages_.free_for_loads();
   view.free_slots = static_cast<uint32_t>(free_slots_.size());
@@ -138,7 +155,7 @@ void GroupEngine::Apply(const Decision& decision) {
   // Those that waited for an evicted adapter go back to the line before its load.
   for (const uint32_t i : decision.evict) {
     for (const Order order : adapters_.WaitingOf(i)) {
-      if (auto node = ready_.extract(order); !node.empty()) parked_.insert(std::move(node));
+      if (const auto it = ready_.find(order); it != ready_.end()) Park(*it->second);
     }
   }
   ReleaseSlotsNow();
@@ -181,6 +198,7 @@ void GroupEngine::AddRow(StepPlan& plan, SentStep& step, Sequence& s, const RowD
     plan.new_sequences.push_back(std::move(fresh));
     s.announced = true;
   }
+  plan.eager |= resolved.adapter && adapters_.IsLoading(resolved.adapter->digest);
   PlanRow row;
   row.slot = s.slot;
   row.query_len = decided.query_len;
@@ -301,8 +319,7 @@ void GroupEngine::ApplyResult(const SentRow& row, RowResult& result) {
     if (i < result.logprobs.size()) batch.logprobs.push_back(std::move(result.logprobs[i]));
     if (!request.tokens_seen) {
       request.tokens_seen = true;
-      config_.metrics->FirstToken(config_.clock() - request.arrived,
-                                  request.resolved.adapter != nullptr, request.cold);
+      config_.metrics->FirstToken(config_.clock() - request.arrived, request.heat);
     }
     const FinishOutcome finish =
         CheckFinish(request.resolved, static_cast<uint32_t>(s.outputs.size()), result.tokens[i]);

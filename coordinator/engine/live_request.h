@@ -8,7 +8,7 @@
 
 #include "absl/time/time.h"
 #include "common/base/ids.h"
-#include "coordinator/engine/group_adapters.h"
+#include "coordinator/engine/residency/group_adapters.h"
 #include "coordinator/request/request.h"
 #include "coordinator/scheduler/scheduler.h"
 
@@ -49,6 +49,14 @@ struct Sequence {
   bool wants_rows() const;
 };
 
+// Where a request's adapter was when the request came to its group.
+enum class AdapterHeat {
+  kBase,  // it has none
+  kHot,   // on the device
+  kWarm,  // on the nodes' hosts
+  kCold,
+};
+
 enum class AbortCause { kNone, kCancelled, kDeadline, kDraining };
 
 // Held by one thread at a time (the router, a group engine): that one owns everything but the
@@ -63,7 +71,11 @@ struct LiveRequest {
   absl::Time deadline = absl::InfiniteFuture();  // engine clock
   std::vector<Sequence> sequences;
   bool admitted = false;  // a sample has run once
-  bool cold = false;      // its adapter was not on the group's device when it came there
+  AdapterHeat heat = AdapterHeat::kBase;
+  bool looked_up = false;  // counted in adapter_lookup_total
+  uint32_t parked = 0;     // samples that wait for the adapter
+  absl::Time parked_since;
+  absl::Duration load_wait;  // time spent so
   bool tokens_seen = false;
   bool closed = false;
   bool freeing = false;        // cancelled, and a step in flight names it

@@ -19,7 +19,8 @@ int Place(const std::vector<PlacementView>& groups) {
   uint32_t best_cost = 0;
   for (size_t i = 0; i < groups.size(); ++i) {
     const PlacementView& g = groups[i];
-    if (!g.ready || (g.has_adapter ? g.hot_line : g.cold_line) >= g.line_bound) continue;
+    const uint32_t line = g.slow ? 0 : g.has_adapter ? g.hot_line : g.cold_line;
+    if (!g.ready || line >= g.line_bound) continue;
     const uint32_t cost = g.outstanding + (g.has_adapter ? 0 : kColdPenalty);
     if (best >= 0 && cost >= best_cost) continue;
     best = static_cast<int>(i);
@@ -28,10 +29,19 @@ int Place(const std::vector<PlacementView>& groups) {
   return best;
 }
 
-Router::Router(std::shared_ptr<TaskQueue> queue, Clock clock, CloseFn close)
-    : queue_(std::move(queue)), clock_(std::move(clock)), close_(std::move(close)) {}
+Router::Router(std::shared_ptr<TaskQueue> queue, Clock clock, CloseFn close,
+               std::function<AdapterHandle(const Digest&)> find_digest)
+    : queue_(std::move(queue)),
+      clock_(std::move(clock)),
+      close_(std::move(close)),
+      find_digest_(std::move(find_digest)) {}
 
-Router::~Router() { queue_->Stop(); }
+Router::~Router() {
+  queue_->Stop();
+  for (const auto& [digest, unload] : unloads_) {
+    for (const UnloadDone& done : unload.done) done(unload.freed);
+  }
+}
 
 void Router::Submit(RequestPtr request) {
   queue_->Post([this, r = std::move(request)]() mutable { OnSubmit(std::move(r)); });
@@ -70,9 +80,14 @@ void Router::DropAdapter(const Digest& digest) {
 void Router::GroupUp(uint64_t attach, std::shared_ptr<GroupEngine> engine, uint32_t max_num_seqs) {
   queue_->Post([this, attach, e = std::move(engine), max_num_seqs]() mutable {
     Group& group = groups_[attach];
+    group.name = e->Snapshot().info.name;
     for (const ResidentAdapter& a : e->Snapshot().adapters) group.residents.insert(a.digest);
     group.engine = std::move(e);
     group.line_bound = std::max(kMinLine, max_num_seqs);
+    TellPins(group);
+    if (const auto left = unload_at_attach_.extract(group.name); !left.empty()) {
+      for (const Digest& digest : left.mapped()) group.engine->Unload(digest, nullptr);
+    }
     PlaceAll();
   });
 }
@@ -102,7 +117,9 @@ void Router::Ended(uint64_t attach, RequestNumber request) {
     LeaveLine(it->second);
     --groups_.at(attach).outstanding;
     ForgetDeadline(*it->second.request);
+    const RequestPtr ended = std::move(it->second.request);
     requests_.erase(it);
+    RequestEnded(*ended);
     PlaceAll();
   });
 }
@@ -135,6 +152,7 @@ void Router::ResidencyChanged(uint64_t attach, const Digest& digest, bool reside
   queue_->Post([this, attach, digest, resident] {
     const auto it = groups_.find(attach);
     if (it == groups_.end()) return;
+    it->second.slow.erase(digest);
     if (resident) {
       it->second.residents.insert(digest);
     } else {
@@ -146,8 +164,15 @@ void Router::ResidencyChanged(uint64_t attach, const Digest& digest, bool reside
 
 void Router::Gone(uint64_t attach, std::function<void()> released) {
   queue_->Post([this, attach, released = std::move(released)] {
+    const std::string name = groups_[attach].name;
     groups_.erase(attach);  // may join its thread, which has nothing left to say
     released();
+    for (auto it = unloads_.begin(); it != unloads_.end();) {
+      const auto unload = it++;
+      if (unload->second.groups.erase(attach) == 0) continue;
+      unload_at_attach_[name].insert(unload->first);
+      if (unload->second.groups.empty()) FinishUnload(unload);
+    }
     // What was on its way to the group when it was lost.
     std::vector<uint64_t> numbers;
     for (const auto& [number, known] : requests_) {
@@ -225,6 +250,7 @@ void Router::CloseHere(RequestNumber number, const absl::Status& status) {
   waiting_.erase(number.value);
   ForgetDeadline(*request);
   request->closed = true;
+  RequestEnded(*request);
   close_(request, status);
 }
 
@@ -251,12 +277,14 @@ void Router::PlaceAll() {
 
 bool Router::PlaceOne(Known& known) {
   const AdapterHandle& adapter = known.request->resolved.adapter;
+  if (adapter && HeldBack(*known.request)) return false;
   std::vector<PlacementView> views;
   std::vector<uint64_t> attaches;
   for (const auto& [attach, group] : groups_) {
     attaches.push_back(attach);
     views.push_back({.ready = !group.draining,
                      .has_adapter = !adapter || group.residents.contains(adapter->digest),
+                     .slow = adapter && group.slow.contains(adapter->digest),
                      .hot_line = group.hot_line,
                      .cold_line = group.cold_line,
                      .outstanding = group.outstanding,
@@ -266,8 +294,11 @@ bool Router::PlaceOne(Known& known) {
   if (chosen < 0) return false;
   Group& group = groups_.at(attaches[static_cast<size_t>(chosen)]);
   known.attach = attaches[static_cast<size_t>(chosen)];
-  known.line = views[static_cast<size_t>(chosen)].has_adapter ? Line::kHot : Line::kCold;
-  ++(known.line == Line::kHot ? group.hot_line : group.cold_line);
+  const PlacementView& view = views[static_cast<size_t>(chosen)];
+  known.line = view.slow ? Line::kNone : view.has_adapter ? Line::kHot : Line::kCold;
+  if (known.line != Line::kNone) {
+    ++(known.line == Line::kHot ? group.hot_line : group.cold_line);
+  }
   ++group.outstanding;
   waiting_.erase(known.request->number.value);
   group.engine->Submit(known.request);

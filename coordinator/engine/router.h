@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <string>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -22,6 +23,7 @@ namespace rootstock {
 struct PlacementView {
   bool ready = false;
   bool has_adapter = true;  // also for the base
+  bool slow = false;        // it is being fetched for long: who waits for it stands in no line
   uint32_t hot_line = 0;    // requests there that have not run yet, adapter on the device
   uint32_t cold_line = 0;   // same, adapter not yet
   uint32_t outstanding = 0;
@@ -34,7 +36,9 @@ int Place(const std::vector<PlacementView>& groups);
 class Router {
  public:
   using CloseFn = std::function<void(const RequestPtr&, const absl::Status&)>;
-  Router(std::shared_ptr<TaskQueue> queue, Clock clock, CloseFn close);
+  // find_digest: content of a pin.
+  Router(std::shared_ptr<TaskQueue> queue, Clock clock, CloseFn close,
+         std::function<AdapterHandle(const Digest&)> find_digest);
   ~Router();  // stops its thread, then the groups'
 
   void Submit(RequestPtr request);
@@ -51,6 +55,11 @@ class Router {
   void Ended(uint64_t attach, RequestNumber request);
   void Returned(uint64_t attach, std::vector<RequestPtr> requests);
   void ResidencyChanged(uint64_t attach, const Digest& digest, bool resident);
+  // Its fetch on the group takes long: those who wait for it fill the group's line no longer.
+  void FetchIsSlow(uint64_t attach, const Digest& digest);
+  // As Engine says. Later requests for the adapter are not placed until it is done.
+  void Unload(const Digest& digest, UnloadDone done);
+  void SetPins(std::vector<AdapterPin> pins);
   // `released` runs on the router's thread, when it has let go of the group's engine.
   void Gone(uint64_t attach, std::function<void()> released);
 
@@ -69,7 +78,17 @@ class Router {
     uint32_t cold_line = 0;
     uint32_t outstanding = 0;
     std::unordered_set<Digest> residents;
+    std::unordered_set<Digest> slow;  // being fetched, for long
+    std::string name;
   };
+  struct Unloading {
+    std::set<uint64_t> before;  // requests that are to end first; others wait
+    bool ordered = false;
+    std::set<uint64_t> groups;  // that have not answered
+    TierBytes freed;
+    std::vector<UnloadDone> done;
+  };
+  using Unloads = std::multimap<Digest, Unloading>;
 
   void OnSubmit(RequestPtr request);
   void OnDeadline();
@@ -77,6 +96,13 @@ class Router {
   void ForgetDeadline(const LiveRequest& request);
   // Nobody else sets a request's `abort`.
   void Abort(RequestNumber number, AbortCause cause, absl::Time at);
+  bool HeldBack(const LiveRequest& request) const;
+  void RequestEnded(const LiveRequest& request);
+  void OnUnload(const Digest& digest, UnloadDone done);
+  void OrderUnload(Unloads::iterator unload);
+  void Unloaded(const Digest& digest, uint64_t attach, const TierBytes& freed);
+  void FinishUnload(Unloads::iterator unload);
+  void TellPins(const Group& group) const;
   void LeaveLine(Known& known);
   void TakeBack(Known& known);
   void PlaceAll();
@@ -89,6 +115,11 @@ class Router {
   std::map<uint64_t, Group> groups_;
   std::map<uint64_t, Known> requests_;  // by number: arrival order
   std::set<uint64_t> waiting_;
+  Unloads unloads_;
+  // Of groups that were lost before they had unloaded them: when they come back.
+  std::map<std::string, std::set<Digest>> unload_at_attach_;
+  std::vector<AdapterPin> pins_;
+  const std::function<AdapterHandle(const Digest&)> find_digest_;
   bool drained_out_ = false;
   // Of requests_ that have one. The queue has one timer, at the nearest.
   std::set<std::pair<absl::Time, uint64_t>> deadlines_;

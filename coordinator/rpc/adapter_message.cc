@@ -43,6 +43,7 @@ AdapterMessages::AdapterMessages(const EngineStatus& status, const ModelSpec& mo
     auto tp = MakeTpPlan(model, static_cast<int>(in.info.tp_size));
     if (tp.ok()) group.tp = *std::move(tp);
     for (const ResidentAdapter& adapter : in.adapters) group.resident[adapter.digest] = adapter;
+    for (const CachedAdapter& adapter : in.cached) group.cached.emplace(adapter.digest, adapter);
     groups_.push_back(std::move(group));
   }
 }
@@ -81,15 +82,21 @@ void AdapterMessages::AddSharding(const Group& group, const AdapterContent& cont
 void AdapterMessages::AddResidency(const Digest& digest, const AdapterHandle& content,
                                    ResidencyList* out) const {
   for (const Group& group : groups_) {
-    const auto it = group.resident.find(digest);
-    if (it == group.resident.end()) continue;
-    v1::Residency* place = out->Add();
-    place->set_group(group.name);
-    place->set_tier("device");
-    const uint64_t pages = it->second.pages.size();
-    place->set_pages(static_cast<uint32_t>(pages));
-    place->set_bytes(pages * group.page_bytes);
-    if (content != nullptr) AddSharding(group, *content, it->second.layout_id, place);
+    const auto add = [&](Tier tier, uint64_t bytes) {
+      v1::Residency* place = out->Add();
+      place->set_group(group.name);
+      place->set_tier(TierName(tier));
+      place->set_bytes(bytes);
+      return place;
+    };
+    if (const auto it = group.resident.find(digest); it != group.resident.end()) {
+      const uint64_t pages = it->second.pages.size();
+      v1::Residency* place = add(Tier::kDevice, pages * group.page_bytes);
+      place->set_pages(static_cast<uint32_t>(pages));
+      if (content != nullptr) AddSharding(group, *content, it->second.layout_id, place);
+    }
+    const auto [begin, end] = group.cached.equal_range(digest);
+    for (auto it = begin; it != end; ++it) add(it->second.tier, it->second.bytes);
   }
 }
 

@@ -40,6 +40,7 @@ class AdapterMessages {
     uint32_t page_bytes = 0;
     uint32_t usable_pages = 0;
     std::map<Digest, ResidentAdapter> resident;
+    std::multimap<Digest, CachedAdapter> cached;  // on its nodes' hosts and disks
   };
 
   void AddPages(const AdapterHandle& content, PagesList* out) const;

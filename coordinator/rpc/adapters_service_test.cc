@@ -45,6 +45,9 @@ TEST_F(AdaptersServiceTest, RegisterGetListUnregister) {
   group.info = {.name = "g0", .tp_size = 1};
   group.geometry = {.num_pages = 10, .page_bytes = 65536, .page_tokens = 16};
   group.adapters.push_back({.digest = Sha256Of("one"), .pages = {PageId(3), PageId(4)}});
+  group.cached = {{Sha256Of("one"), Tier::kHost, 777},
+                  {Sha256Of("two"), Tier::kDisk, 555},
+                  {Sha256Of("one"), Tier::kDisk, 333}};
   engine_.status.groups.push_back(group);
 
   v1::Adapter adapter;
@@ -59,6 +62,11 @@ TEST_F(AdaptersServiceTest, RegisterGetListUnregister) {
   EXPECT_EQ(adapter.receipt().pages(0).pages(), 1u);
   EXPECT_EQ(adapter.residency(0).tier(), "device");
   EXPECT_EQ(adapter.residency(0).bytes(), 2u * 65536);
+  ASSERT_EQ(adapter.residency_size(), 3);
+  EXPECT_EQ(adapter.residency(1).tier(), "host");
+  EXPECT_EQ(adapter.residency(1).bytes(), 777u);
+  EXPECT_EQ(adapter.residency(2).tier(), "disk");
+  EXPECT_EQ(adapter.residency(2).group(), "g0");
 
   ASSERT_TRUE(Register("other", "two", &adapter).ok());
   v1::ListAdaptersResponse list;

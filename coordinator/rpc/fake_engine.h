@@ -53,6 +53,12 @@ class FakeEngine : public Engine {
     return group == "g0" ? absl::OkStatus() : absl::NotFoundError("group=" + group + ": none");
   }
   void DropAdapter(const Digest& digest) override { dropped.push_back(digest); }
+  void Unload(const Digest& digest, std::function<void(const UnloadedBytes&)> done) override {
+    unloaded.push_back(digest);
+    done(unloaded_bytes);
+  }
+  absl::Status CheckPins(const std::vector<AdapterPin>&) const override { return pins_refusal; }
+  void SetPins(std::vector<AdapterPin> now) override { pins = std::move(now); }
 
   std::vector<Call> calls() {
     std::lock_guard lock(mutex_);
@@ -79,7 +85,10 @@ class FakeEngine : public Engine {
   absl::Status refusal;
   EngineStatus status;
   mutable std::atomic<int> status_calls = 0;
-  std::vector<Digest> dropped;
+  std::vector<Digest> dropped, unloaded;
+  UnloadedBytes unloaded_bytes;
+  absl::Status pins_refusal;
+  std::vector<AdapterPin> pins;
 
  private:
   std::mutex mutex_;

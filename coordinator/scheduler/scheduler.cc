@@ -1,6 +1,7 @@
 #include "coordinator/scheduler/scheduler.h"
 
 #include <algorithm>
+#include <functional>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -16,6 +17,8 @@ class Planner {
         clean_(view.free_for_loads),
         dirty_(view.free_pages - view.free_for_loads),
         coming_(view.pages_coming),
+        adapter_pages_(view.adapter_pages - std::min(view.adapter_pages, view.pages_coming)),
+        oldest_(Oldest(view)),
         result_bytes_(view.limits.max_result_bytes),
         preempted_(view.running.size()),
         granted_(view.running.size()),
@@ -45,6 +48,21 @@ class Planner {
     uint32_t query_len = 0;
     uint32_t new_pages = 0;
   };
+
+  static Order Oldest(const SchedulerView& view) {
+    Order oldest = kNobody;
+    if (!view.running.empty()) oldest = std::min(oldest, view.running.front().order);
+    if (!view.waiting.empty()) oldest = std::min(oldest, view.waiting.front().order);
+    if (!view.loads.empty()) oldest = std::min(oldest, view.loads.front().order);
+    return oldest;
+  }
+  // Whether adapters may come down to, or up to, so many pages for `order`'s sake.
+  bool KvMayTake(Order order, uint32_t pages) const {
+    return order == oldest_ || adapter_pages_ >= view_.floors.adapters + pages;
+  }
+  bool LoadMayTake(Order order, uint32_t pages) const {
+    return order == oldest_ || adapter_pages_ + pages + view_.floors.kv <= view_.usable_pages;
+  }
 
   uint32_t free() const { return clean_ + dirty_; }
   void TakeForStep(uint32_t n) {
@@ -126,7 +144,8 @@ class Planner {
       if (view_.loads[i].order > order) TakeBack(i);
     }
     if (need <= free()) return;
-    Evict(order, need);
+    Evict(order,
+          [&](uint32_t pages) { return need > free() + coming_ && KvMayTake(order, pages); });
     if (!may_preempt || need <= free() + coming_) return;
     for (size_t i = view_.running.size(); i-- > 0 && need > free() + coming_;) {
       const RunningView& r = view_.running[i];
@@ -141,22 +160,34 @@ class Planner {
     if (unreserved_[load] || view_.loads[load].reserved == 0) return;
     unreserved_[load] = true;
     clean_ += view_.loads[load].reserved;
+    adapter_pages_ -= view_.loads[load].reserved;
     decision_.unreserve.push_back(static_cast<uint32_t>(load));
   }
 
-  void Evict(Order order, uint32_t need) {
+  // more(pages): whether one more, of so many pages, is to go.
+  void Evict(Order order, const std::function<bool(uint32_t)>& more) {
     // Those that nobody waits for go first.
     for (const bool wanted : {false, true}) {
       for (size_t i = 0; i < view_.idle_adapters.size(); ++i) {
-        if (need <= free() + coming_) return;
         const IdleAdapterView& a = view_.idle_adapters[i];
+        if (!more(a.pages)) return;
         if (evicted_[i] || (a.wanted_by != kNobody) != wanted || a.wanted_by <= order) continue;
         evicted_[i] = true;
         evicted_wanted_ |= wanted;
         coming_ += a.pages;
+        adapter_pages_ -= std::min(adapter_pages_, a.pages);
         decision_.evict.push_back(static_cast<uint32_t>(i));
       }
     }
+  }
+
+  uint32_t EvictableFor(Order order) const {
+    uint32_t pages = 0;
+    for (size_t i = 0; i < view_.idle_adapters.size(); ++i) {
+      const IdleAdapterView& a = view_.idle_adapters[i];
+      if (!evicted_[i] && a.wanted_by > order) pages += a.pages;
+    }
+    return pages;
   }
 
   void ServeLoadsBefore(Order order) {
@@ -169,11 +200,17 @@ class Planner {
         for (size_t i = view_.loads.size(); i-- > next_load_ + 1 && load.missing > clean_;) {
           if (view_.loads[i].order > load.order) TakeBack(i);
         }
-        if (load.missing > clean_ + coming_) Evict(load.order, load.missing);
       }
+      // KV's floor holds it up until adapters in use, or wanted by older ones, become idle.
+      const uint32_t evictable = EvictableFor(load.order);
+      if (!LoadMayTake(load.order, load.missing - std::min(load.missing, evictable))) continue;
+      Evict(load.order, [&](uint32_t) {
+        return load.missing > free() + coming_ || !LoadMayTake(load.order, load.missing);
+      });
       const uint32_t now = std::min(load.missing, clean_);
       clean_ -= now;
       reserved_[next_load_] = now;
+      adapter_pages_ += load.missing;
       coming_ -= std::min(coming_, load.missing - now);
     }
   }
@@ -241,6 +278,8 @@ class Planner {
 
   const SchedulerView& view_;
   uint32_t clean_, dirty_, coming_;
+  uint32_t adapter_pages_;  // those that leave not counted
+  const Order oldest_;
   uint64_t result_bytes_;  // left for prompt logprobs
   bool results_ = false;   // some are in the step
   std::vector<bool> preempted_;
@@ -258,13 +297,14 @@ class Planner {
 Decision Schedule(const SchedulerView& view) { return Planner(view).Run(); }
 
 absl::Status CheckFits(uint32_t positions, uint32_t page_tokens, uint32_t adapter_pages,
-                       uint32_t pages) {
+                       uint32_t pages, uint32_t pinned) {
   const uint64_t kv = PagesFor(positions, page_tokens);
-  if (kv + adapter_pages <= pages) return absl::OkStatus();
+  if (kv + adapter_pages + pinned <= pages) return absl::OkStatus();
+  const std::string pins = pinned == 0 ? "" : absl::StrCat(", ", pinned, " of them for pins");
   return InvalidField(Reason::kTooLarge, "pages", absl::StrCat(kv + adapter_pages),
                       absl::StrCat(positions, " tokens of ", page_tokens, " a page take ", kv,
                                    " pages, the adapter ", adapter_pages, "; the group has ", pages,
-                                   ": it can never fit, ask for fewer tokens"));
+                                   pins, ": it can never fit, ask for fewer tokens"));
 }
 
 }  // namespace rootstock

@@ -64,12 +64,21 @@ struct IdleAdapterView {
   Order wanted_by = kNobody;  // the oldest waiting request that names it
 };
 
+// What each kind of owner may count on while the other presses: DESIGN §4.
+struct PoolFloors {
+  uint32_t kv = 0;        // pages that loads leave to KV
+  uint32_t adapters = 0;  // pages of adapters that KV evicts none below
+};
+
 struct SchedulerView {
   ScheduleLimits limits;
+  PoolFloors floors;
+  uint32_t usable_pages = 0;
+  uint32_t adapter_pages = 0;                  // held: resident, being loaded, dropped or reserved
   std::vector<RunningView> running;            // oldest first
   std::vector<WaitingView> waiting;            // oldest first; a bounded window
   std::vector<LoadView> loads;                 // oldest first
-  std::vector<IdleAdapterView> idle_adapters;  // least recently used first
+  std::vector<IdleAdapterView> idle_adapters;  // in the order in which they are to leave
   uint32_t free_pages = 0;                     // for Steps
   uint32_t free_for_loads = 0;                 // of them
   uint32_t pages_coming = 0;                   // of adapters that are being dropped
@@ -102,12 +111,15 @@ struct Decision {
 // loads and evict idle adapters that nobody older waits for; a running sequence may also preempt
 // younger ones, or gives up its own. A waiting sequence without pages stops the admissions behind
 // it; one whose adapter is not resident is not in `waiting` and stops nobody.
+// Floors bind all but the oldest in the view, so that it always gets on: KV evicts no adapter when
+// adapters would hold less than theirs, a load takes no page when KV would be left less than its.
 Decision Schedule(const SchedulerView& view);
 
 // Whether a sequence that may compute `positions` positions can ever run in a group of `pages`
 // usable pages beside its adapter. INVALID_ARGUMENT/too_large with the arithmetic.
+// `pinned`: of `pages`, those of other adapters that never leave.
 absl::Status CheckFits(uint32_t positions, uint32_t page_tokens, uint32_t adapter_pages,
-                       uint32_t pages);
+                       uint32_t pages, uint32_t pinned = 0);
 
 constexpr uint32_t PagesFor(uint32_t positions, uint32_t page_tokens) {
   return (positions + page_tokens - 1) / page_tokens;

@@ -17,6 +17,8 @@ SchedulerView View(uint32_t free_pages) {
   view.free_pages = free_pages;
   view.free_for_loads = free_pages;
   view.free_slots = 4;
+  view.usable_pages = 1000;
+  view.adapter_pages = 500;
   return view;
 }
 
@@ -281,6 +283,72 @@ TEST(Scheduler, ASuspectRunsAlone) {
   EXPECT_EQ(Schedule(view).rows.size(), 1u);
 }
 
+TEST(Scheduler, KvEvictsAdaptersDownToTheirFloorOnly) {
+  SchedulerView view = View(0);
+  view.floors = {.adapters = 5};
+  view.adapter_pages = 7;
+  view.running = {Decoding(1, 6), Decoding(2, 5), Decoding(3, 6)};
+  view.idle_adapters = {{.pages = 2}, {.pages = 2}};
+  EXPECT_THAT(Schedule(view).evict, ElementsAre(0));
+  view.adapter_pages = 6;  // 4 would be left
+  const Decision d = Schedule(view);
+  EXPECT_THAT(d.evict, IsEmpty());
+  EXPECT_THAT(d.preempt, ElementsAre(2));  // its page comes from a younger one instead
+  EXPECT_THAT(Rows(d), ElementsAre(Row{false, 0, 1, 0}, Row{false, 1, 1, 1}));
+}
+
+TEST(Scheduler, TheOldestKnowsNoFloor) {
+  SchedulerView view = View(0);
+  view.floors = {.adapters = 5};
+  view.adapter_pages = 5;
+  view.running = {Decoding(1, 5), Decoding(2, 6)};
+  view.idle_adapters = {{.pages = 2}};
+  EXPECT_THAT(Schedule(view).evict, ElementsAre(0));
+  view.running.clear();
+  view.waiting = {Waiting(3, 4)};
+  EXPECT_THAT(Schedule(view).evict, ElementsAre(0));
+  view.loads = {{.order = 2, .missing = 1}};  // now that is
+  view.free_pages = view.free_for_loads = 1;
+  EXPECT_THAT(Schedule(view).evict, IsEmpty());
+}
+
+TEST(Scheduler, ALoadLeavesKvItsFloor) {
+  SchedulerView view = View(6);
+  view.floors = {.kv = 4};
+  view.usable_pages = 12;
+  view.adapter_pages = 5;
+  view.running = {Decoding(1, 4)};
+  view.loads = {{.order = 2, .missing = 4}};
+  EXPECT_THAT(Schedule(view).reserve, IsEmpty());  // 9 of 12 would leave 3
+  view.idle_adapters = {{.pages = 1}, {.pages = 1}};
+  Decision d = Schedule(view);
+  EXPECT_THAT(d.evict, ElementsAre(0));  // though pages are free
+  ASSERT_EQ(d.reserve.size(), 1u);
+  EXPECT_EQ(d.reserve[0].pages, 4u);
+  view.loads[0].missing = 6;  // both would not do: neither goes for nothing
+  d = Schedule(view);
+  EXPECT_THAT(d.evict, IsEmpty());
+  EXPECT_THAT(d.reserve, IsEmpty());
+  view.running.clear();  // it is the oldest
+  d = Schedule(view);
+  ASSERT_EQ(d.reserve.size(), 1u);
+  EXPECT_EQ(d.reserve[0].pages, 6u);
+}
+
+TEST(Scheduler, H7ALoadHeldUpByTheFloorStopsNeitherYoungerRowsNorYoungerLoads) {
+  SchedulerView view = View(6);
+  view.floors = {.kv = 4};
+  view.usable_pages = 12;
+  view.adapter_pages = 5;
+  view.running = {Decoding(1, 4)};
+  view.loads = {{.order = 2, .missing = 5}, {.order = 4, .missing = 3}};
+  view.waiting = {Waiting(3, 4)};
+  const Decision d = Schedule(view);
+  EXPECT_EQ(d.rows.size(), 2u);
+  ASSERT_EQ(d.reserve.size(), 1u);
+  EXPECT_EQ(d.reserve[0].load, 1u);
+}
+
 TEST(Scheduler, WhatNeverFitsIsRefusedWithTheArithmetic) {
   EXPECT_TRUE(CheckFits(40, 4, 3, 13).ok());
   const absl::Status status = CheckFits(41, 4, 3, 13);
@@ -290,6 +358,10 @@ TEST(Scheduler, WhatNeverFitsIsRefusedWithTheArithmetic) {
       status.message(),
       "pages=14: 41 tokens of 4 a page take 11 pages, the adapter 3; the group has 13: it can "
       "never fit, ask for fewer tokens");
+  EXPECT_TRUE(CheckFits(40, 4, 3, 15, 2).ok());
+  EXPECT_EQ(CheckFits(40, 4, 3, 14, 2).message(),
+            "pages=13: 40 tokens of 4 a page take 10 pages, the adapter 3; the group has 14, 2 of "
+            "them for pins: it can never fit, ask for fewer tokens");
 }
 
 }  // namespace

@@ -1,10 +1,16 @@
 """lora-bench's streams reach the ranks and its figures come from them."""
 
 import json
+import pathlib
 import subprocess
+import sys
+import tempfile
 import unittest
 
 import rig
+
+sys.path.insert(0, str(rig.ROOT / "tests/perf"))
+import trace_cpu  # noqa: E402
 
 ADAPTERS = ["ok-plain-qv", "ok-all-linear"]
 STREAMS, TOKENS, ROUNDS = 3, 480, 1
@@ -39,6 +45,29 @@ class BenchTest(unittest.TestCase):
             refused = self.bench(cluster, "--max-tokens", "100000")
             self.assertEqual(refused.returncode, 1)
             self.assertIn("max_tokens=100000", refused.stderr)
+
+    def test_a_trace_over_more_adapters_than_the_device_holds(self):
+        with tempfile.TemporaryDirectory() as root:
+            names = trace_cpu.copies(rig.CASES / "adapters/ok-plain-qv", pathlib.Path(root), 24)
+            with rig.Cluster(rig.CASES / "models/tiny-llama",
+                             adapter_root=pathlib.Path(root)) as cluster:
+                cluster.start_group(1, "--num-pages", "40")
+                for name in names:
+                    cluster.register(name, name)
+                done = subprocess.run(
+                    [rig.BIN / "lora-bench", "trace", "--address", cluster.address,
+                     *[flag for name in names for flag in ("--name", name)], "--resident", "4",
+                     "--alpha", "1", "--cv", "4", "--streams", "8", "--requests", "40", "--rounds",
+                     "1", "--min-length", "4", "--max-length", "12", "--first-id", "5", "--last-id",
+                     "200"], capture_output=True, text=True, check=False, timeout=110)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                results = json.loads(done.stdout)
+                self.assertEqual([r.get("goal") for r in results], [None, None, 9, None, None, 9])
+                for result in results:
+                    self.assertGreater(result["value"], 0, result["case"])
+                self.assertGreater(cluster.metric("adapter_evictions_total", tier="device",
+                                                  reason="pressure"), 0)
+                self.assertGreater(cluster.metric("adapter_lookup_total", result="device_hit"), 0)
 
     def test_a_step_with_adapters_wants_some(self):
         done = subprocess.run(

@@ -15,6 +15,7 @@
 #include "tests/perf/gpu_ops.h"
 #include "tests/perf/step_bench.h"
 #include "tests/perf/stream_bench.h"
+#include "tests/perf/trace_bench.h"
 
 namespace rootstock {
 namespace {
@@ -24,6 +25,7 @@ struct BenchFlags {
   OpsBenchOptions ops;
   StepBenchOptions step;
   StreamBenchOptions streams;
+  TraceBenchOptions trace;
   CollectivesBenchOptions collectives;
 };
 
@@ -130,6 +132,44 @@ std::vector<FlagSpec> StreamFlags(BenchFlags& flags) {
   };
 }
 
+std::vector<FlagSpec> TraceFlags(BenchFlags& flags) {
+  TraceBenchOptions& o = flags.trace;
+  return {
+      {.name = "address",
+       .target = &o.address,
+       .help = "of the coordinator",
+       .placeholder = "HOST:PORT",
+       .required = true},
+      {.name = "name",
+       .target = &o.names,
+       .help = "registered adapter; together more than the device holds",
+       .placeholder = "NAME",
+       .required = true},
+      {.name = "resident",
+       .target = &o.resident,
+       .help = "the first of them are the few",
+       .min = 1},
+      {.name = "alpha", .target = &o.alphas, .help = "skew of adapters; 1: none"},
+      {.name = "cv", .target = &o.cvs, .help = "coefficient of variation of the gaps"},
+      {.name = "streams",
+       .target = &o.streams,
+       .help = "requests under way at saturation",
+       .min = 1},
+      {.name = "requests", .target = &o.requests, .help = "of a round", .min = 1},
+      {.name = "rounds", .target = &o.rounds, .help = "rounds; many and few alternate", .min = 1},
+      {.name = "min-length",
+       .target = &o.min_length,
+       .help = "tokens of prompts, outputs",
+       .min = 1},
+      {.name = "max-length",
+       .target = &o.max_length,
+       .help = "one more than the longest",
+       .min = 2},
+      {.name = "first-id", .target = &o.first_id, .help = "lowest id of prompts", .min = 0},
+      {.name = "last-id", .target = &o.last_id, .help = "highest id of prompts", .min = 0},
+  };
+}
+
 std::vector<FlagSpec> CollectivesFlags(BenchFlags& flags) {
   CollectivesBenchOptions& o = flags.collectives;
   return {
@@ -202,7 +242,11 @@ int Main(int argc, char** argv) {
        {.name = "first-token",
         .help = "time to the first token while adapters exceed what fits; flags of `streams`",
         .table = StreamFlags(flags),
-        .run = [&] { return Report(RunFirstTokenBench(flags.streams), flags, command_line); }}},
+        .run = [&] { return Report(RunFirstTokenBench(flags.streams), flags, command_line); }},
+       {.name = "trace",
+        .help = "S-LoRA's trace against a running coordinator, many adapters beside a few",
+        .table = TraceFlags(flags),
+        .run = [&] { return Report(RunTraceBench(flags.trace), flags, command_line); }}},
       argc, argv);
 }
 

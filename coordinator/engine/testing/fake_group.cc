@@ -9,7 +9,6 @@
 #include "coordinator/scheduler/scheduler.h"
 
 namespace rootstock {
-
 class FakeGroup::Link : public GroupLink {
  public:
   explicit Link(FakeGroup* group) : group_(group) {}
@@ -63,10 +62,19 @@ absl::Status FakeGroup::Report(GroupDirectory& directory, bool keep_adapters) {
   others_.clear();
   last_step_naming_.clear();
   last_completed_step_ = last_id_ = CommandId(0);
-  if (!keep_adapters) residents_.clear();
+  if (!keep_adapters) {
+    residents_.clear();
+    host_.clear();
+  }
+  prefetched_.clear();
+  pinned_.clear();
+  changes_.clear();
   std::erase_if(residents_, [](const auto& r) { return !r.second.complete || r.second.leaving; });
   std::set<uint32_t> kept;
   AttachReport report{order_.epoch, geometry, DType::kF32, {}};
+  report.loads_by_layer = loads_by_layer;
+  for (const Digest& d : host_) report.cached.push_back({d, Tier::kHost, kHostBytes});
+  for (const Digest& d : disk_) report.cached.push_back({d, Tier::kDisk, kDiskBytes});
   for (const auto& [digest, resident] : residents_) {
     for (const PageId page : resident.pages) kept.insert(page.value);
     report.adapters.push_back({digest, resident.layout_id, resident.pages});
@@ -158,8 +166,8 @@ void FakeGroup::Receive(Command command) {
     residents_[load->digest] = {load->pages, load->layout_id, false, false};
   } else if (auto* drop = std::get_if<DropAdapter>(&command.kind)) {
     ++drops;
-    if (drop->tiers.has(Tier::kDisk)) fetched_.erase(drop->digest);
-    if (const auto it = residents_.find(drop->digest); it != residents_.end()) {
+    const auto it = residents_.find(drop->digest);
+    if (it != residents_.end() && drop->tiers.has(Tier::kDevice)) {
       it->second.leaving = true;
       for (const PageId page : it->second.pages) {
         if (last_step_naming_[page.value] > last_completed_step_) {
@@ -168,8 +176,12 @@ void FakeGroup::Receive(Command command) {
         Poison(page.value);
       }
     }
+  } else if (auto* pin = std::get_if<PinAdapter>(&command.kind)) {
+    ++pins;
+    pin->pinned ? void(pinned_.insert(pin->digest)) : void(pinned_.erase(pin->digest));
   } else {
     ++prefetches;
+    if (!std::get<PrefetchAdapter>(command.kind).to_host) Violation("a Prefetch not to the host");
   }
   others_.push_back({command.id, std::move(command.kind)});
 }
@@ -197,12 +209,7 @@ void FakeGroup::CheckStep(CommandId id, const StepPlan& plan) {
     for (const AdapterSpan& span : slots_[row.slot.value]->sequence.spans) {
       for (const AdapterUse& use : span.adapters) {
         adapters.insert(use.adapter);
-        const auto it = residents_.find(use.adapter);
-        if (it == residents_.end() || !it->second.complete || it->second.leaving) {
-          Violation("a row names an adapter that is not on the device");
-        } else {
-          for (const PageId page : it->second.pages) last_step_naming_[page.value] = id;
-        }
+        CheckUse(id, plan, use.adapter);
       }
     }
   }
@@ -211,6 +218,21 @@ void FakeGroup::CheckStep(CommandId id, const StepPlan& plan) {
   if (tokens > order_.limits.max_num_batched_tokens) Violation("over max_num_batched_tokens");
   if (plan.rows.size() > order_.limits.max_num_seqs) Violation("over max_num_seqs");
   rows += plan.rows.size();
+  eager_plans += plan.eager;
+}
+
+void FakeGroup::CheckUse(CommandId id, const StepPlan& plan, const Digest& digest) {
+  const auto it = residents_.find(digest);
+  if (it == residents_.end() || it->second.leaving) {
+    Violation("a row names an adapter that is not on the device");
+    return;
+  }
+  if (!it->second.complete) {
+    if (!loads_by_layer) Violation("a row names an adapter that is loading");
+    if (!plan.eager) Violation("a step that is not eager names an adapter that is loading");
+    if (!prefetched_.contains(digest)) Violation("a step behind a Load without a Prefetch");
+  }
+  for (const PageId page : it->second.pages) last_step_naming_[page.value] = id;
 }
 
 void FakeGroup::CheckRow(CommandId id, const PlanRow& row) {
@@ -254,7 +276,7 @@ void FakeGroup::CheckNewPage(PageId page) {
 }
 
 void FakeGroup::CheckLoad(const LoadAdapter& load) {
-  if (!fetched_.contains(load.digest)) Violation("a Load before its content was there");
+  if (!prefetched_.contains(load.digest)) Violation("a Load before its content was there");
   if (residents_.contains(load.digest)) Violation("loaded twice");
   const AdapterFootprint footprint = load.sharding == LoraSharding::kFullySharded
                                          ? toy::ShardedFootprintOf(load.digest)
@@ -357,32 +379,9 @@ void FakeGroup::CompleteStep() {
   last_completed_step_ = pending.id;
   step_times_[step_times_.size() - steps_.size() - 1].completed = std::chrono::steady_clock::now();
   Completion completion{pending.id, absl::OkStatus(), std::move(result)};
+  completion.tier_changes = std::exchange(changes_, {});
   if (tamper) tamper(completion);
   listener_->OnCompletion(std::move(completion));
-}
-
-void FakeGroup::CompleteOther(size_t index) {
-  const std::lock_guard lock(mutex_);
-  Pending pending = std::move(others_[index]);
-  others_.erase(others_.begin() + static_cast<long>(index));
-  absl::Status outcome;
-  if (const auto* fetch = std::get_if<PrefetchAdapter>(&pending.kind)) {
-    if (auto node = fail_fetch_.extract(fetch->digest); !node.empty()) {
-      outcome = node.mapped();
-    } else {
-      fetched_.insert(fetch->digest);
-    }
-  } else if (const auto* load = std::get_if<LoadAdapter>(&pending.kind)) {
-    if (auto node = fail_load_.extract(load->digest); !node.empty()) {
-      outcome = node.mapped();
-      residents_.erase(load->digest);
-    } else {
-      residents_[load->digest].complete = true;
-    }
-  } else if (const auto* drop = std::get_if<DropAdapter>(&pending.kind)) {
-    residents_.erase(drop->digest);
-  }
-  listener_->OnCompletion({pending.id, outcome, {}});
 }
 
 bool FakeGroup::CompleteAll() {

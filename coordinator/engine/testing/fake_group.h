@@ -2,6 +2,7 @@
 // contract of PROTOCOL.md at every command.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <deque>
 #include <functional>
@@ -17,11 +18,14 @@
 
 namespace rootstock {
 
-// Loads and drops touch their pages the moment they are sent, steps only when they complete: the
-// worst that the contract allows. Commands, completions and attaches may come from several threads;
-// the figures are to be read when those are at rest.
+// Its node has a host tier and a disk, each for a number of adapters, least recently used out
+// first. Loads and drops touch their pages the moment they are sent, steps only when they complete:
+// the worst that the contract allows. Commands, completions and attaches may come from several
+// threads; the figures are to be read when those are at rest.
 class FakeGroup {
  public:
+  static constexpr uint64_t kHostBytes = 4096, kDiskBytes = 1000;  // of any adapter
+
   FakeGroup(std::string name, uint32_t num_pages, uint32_t page_tokens);
 
   // One attach: hello, report, listener. Survivors keep their pages, all other memory is poisoned.
@@ -35,6 +39,11 @@ class FakeGroup {
   // What is sent and not completed.
   size_t pending_steps() const;
   size_t pending_others() const { return others_.size(); }
+  size_t pending_fetches() const {
+    return static_cast<size_t>(std::count_if(others_.begin(), others_.end(), [](const Pending& p) {
+      return std::holds_alternative<PrefetchAdapter>(p.kind);
+    }));
+  }
   void CompleteStep();
   void CompleteOther(size_t index);
   // Completes all, again and again while `run` makes more; false if nothing was pending.
@@ -43,20 +52,30 @@ class FakeGroup {
   // Next fetch or load of the digest fails with the status.
   void FailFetch(const Digest& digest, absl::Status why) { fail_fetch_[digest] = std::move(why); }
   void FailLoad(const Digest& digest, absl::Status why) { fail_load_[digest] = std::move(why); }
+  // It is fetched from the object store, else from the coordinator.
+  void PutInStore(const Digest& digest) { in_store_.insert(digest); }
   // Fetches of the digest stay pending in CompleteAll.
   void HoldFetch(const Digest& digest, bool hold);
   // As a group of another build would report them.
   void ChangeLayouts(const std::set<Digest>& digests) {
     for (const Digest& d : digests) residents_[d].layout_id ^= 1;
   }
+  // As if the Drops that have not completed had not come.
+  void ForgetDrops() {
+    for (auto& [digest, resident] : residents_) resident.leaving = false;
+  }
   // Changes what the group says of its steps.
   std::function<void(Completion&)> tamper;
   void AskToLeave() { listener_->OnLeaving(); }
+  // What the node has room for; to be set before the first attach.
+  size_t host_room = 1000, disk_room = 1000;
+  bool loads_by_layer = false;
 
   GroupInfo info;
   PageGeometry geometry;
   std::vector<std::string> violations;
   uint32_t most_adapters_in_a_step = 0;
+  uint64_t eager_plans = 0, pins = 0;
   uint64_t plans = 0, ticks = 0, rows = 0, loads = 0, sharded_loads = 0, prefetches = 0, drops = 0;
   uint64_t most_result_bytes = 0;  // of one completion's logprobs
   uint64_t most_wasted_rows = 0;   // of one sequence after its last token
@@ -65,7 +84,9 @@ class FakeGroup {
   std::vector<StepPlan> log;  // every plan, when kept
   bool keep_log = false;
   std::set<Digest> residents() const;
-  const std::set<Digest>& fetched() const { return fetched_; }  // on the nodes' disks
+  std::set<Digest> fetched() const { return {disk_.begin(), disk_.end()}; }  // on its disk
+  std::set<Digest> on_host() const { return {host_.begin(), host_.end()}; }
+  const std::set<Digest>& pinned() const { return pinned_; }
   Epoch epoch() const { return order_.epoch; }
   // Of every step of all attaches, in order.
   struct StepTimes {
@@ -100,6 +121,13 @@ class FakeGroup {
 
   void Receive(Command command);
   void CheckStep(CommandId id, const StepPlan& plan);
+  void CheckUse(CommandId id, const StepPlan& plan, const Digest& digest);
+  // The node's tiers: newest last.
+  void Hold(std::vector<Digest>& tier, Tier which, const Digest& digest);
+  uint64_t Lose(std::vector<Digest>& tier, Tier which, const Digest& digest);
+  void EndFetch(const PrefetchAdapter& fetch, Completion& completion);
+  void EndLoad(const LoadAdapter& load, Completion& completion);
+  void EndDrop(const DropAdapter& drop, Completion& completion);
   void CheckRow(CommandId id, const PlanRow& row);
   void CheckNewPage(PageId page);
   void CheckLoad(const LoadAdapter& load);
@@ -122,7 +150,10 @@ class FakeGroup {
   std::vector<StepTimes> step_times_;
   std::vector<Pending> others_;
   std::map<Digest, Resident> residents_;
-  std::set<Digest> fetched_;
+  std::vector<Digest> host_, disk_;
+  std::set<Digest> in_store_, pinned_;
+  std::set<Digest> prefetched_;  // to the host, in this attach
+  std::vector<TierChange> changes_;
   std::map<Digest, absl::Status> fail_fetch_, fail_load_;
   std::set<Digest> held_;
   std::vector<uint64_t> memory_;

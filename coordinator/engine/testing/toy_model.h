@@ -7,7 +7,7 @@
 
 #include "common/base/digest.h"
 #include "coordinator/adapters/adapter.h"
-#include "coordinator/engine/group_adapters.h"
+#include "coordinator/engine/residency/group_adapters.h"
 
 namespace rootstock::toy {
 

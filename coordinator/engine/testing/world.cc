@@ -90,6 +90,7 @@ void World::MakeEngine() {
   o.model.max_logprobs = std::max(o.model.max_logprobs, options_.limits.max_logprobs);
   o.model.eos_token_ids = {toy::kEos};
   o.limits = options_.limits;
+  o.pool = options_.pool;
   o.max_queued = options_.max_queued;
   o.step_timeout = options_.step_timeout;
   o.build = "build-1";
@@ -167,6 +168,7 @@ World::Sent World::Generate(GenerateRequest request) {
 FakeGroup& World::AddGroup(const std::string& name, uint32_t pages, uint32_t page_tokens) {
   auto& group = groups[name];
   group = std::make_unique<FakeGroup>(name, pages, page_tokens);
+  if (options_.prepare) options_.prepare(*group);
   EXPECT_TRUE(group->Attach(*engine).ok());
   Run();
   return *group;

@@ -48,6 +48,8 @@ struct WorldOptions {
   uint32_t max_queued = 1000;
   absl::Duration step_timeout = absl::InfiniteDuration();
   bool threads = false;  // real threads and time instead of the executor
+  PoolOptions pool;
+  std::function<void(FakeGroup&)> prepare;  // each group before its first attach
   std::function<absl::StatusOr<AdapterWays>(const AdapterContent&)> ways;
   AdapterLoader loader;  // empty: the directory's name is the content
 };

@@ -1,0 +1,169 @@
+// What follows when a Prefetch, a Load or a Drop has completed, and as time passes.
+#include <utility>
+
+#include "coordinator/engine/residency/group_adapters.h"
+
+namespace rootstock {
+namespace {
+
+constexpr absl::Duration kRetryPin = absl::Seconds(10);
+
+}  // namespace
+
+GroupAdapters::Event GroupAdapters::Failed(Entry& entry, const absl::Status& why) {
+  Event event;
+  event.kind = Event::kFailed;
+  event.digest = entry.digest;
+  event.why = why;
+  event.waiting.assign(entry.waiting.begin(), entry.waiting.end());
+  event.source = entry.source;
+  event.took = port_.clock() - entry.started;
+  if (entry.pinned()) failed_pins_.push_back(entry.digest);
+  return event;
+}
+
+GroupAdapters::Event GroupAdapters::FetchDone(Entry& entry, const Completion& completion) {
+  const bool known = nodes_.Has(entry.digest, Tier::kDisk);
+  entry.source = completion.source != FetchSource::kNone ? completion.source
+                 : known                                 ? FetchSource::kDisk
+                                                         : FetchSource::kCoordinator;
+  if (!completion.outcome.ok()) {
+    const Event event = Failed(entry, completion.outcome);
+    window_.Left(entry);
+    entry.state = Residency::kAbsent;
+    Settle(entry);
+    SendFetches();
+    return event;
+  }
+  if (!known) nodes_.Apply({{entry.digest, Tier::kDisk, completion.bytes}, true});
+  window_.Arrived(entry);
+  entry.state = Residency::kFetched;
+  entry.line_key = entry.line();
+  fetched_.emplace(entry.line_key, &entry);
+  Event event;
+  event.kind = Event::kFetched;
+  event.digest = entry.digest;
+  event.source = entry.source;
+  event.waiting.assign(entry.waiting.begin(), entry.waiting.end());
+  Settle(entry);
+  return event;
+}
+
+GroupAdapters::Event GroupAdapters::LoadDone(Entry& entry, const absl::Status& outcome) {
+  const bool followed = entry.users > 0 || entry.last_step > completed_step_;
+  if (absl::IsNotFound(outcome) && !followed && !std::exchange(entry.refetched, true)) {
+    // The nodes evicted what the Prefetch had brought: that is nobody's fault.
+    Event event;
+    event.kind = Event::kDelayed;
+    event.digest = entry.digest;
+    event.waiting.assign(entry.waiting.begin(), entry.waiting.end());
+    GiveBackPages(entry);
+    entry.state = Residency::kAbsent;
+    entry.unwanted() ? Settle(entry) : Queue(entry);
+    return event;
+  }
+  if (!outcome.ok()) {
+    const Event event = Failed(entry, outcome);
+    if (followed) {
+      StartLeaving(entry);  // Steps that followed it by layer read the pages
+      return event;
+    }
+    GiveBackPages(entry);  // every rank has stopped writing
+    entry.state = Residency::kAbsent;
+    Settle(entry);
+    return event;
+  }
+  Arrive(entry);
+  if (entry.users == 0) BecomeIdle(entry);
+  if (!port_.loads_by_layer) BecomeUsable(entry);
+  Event event;
+  event.kind = Event::kArrived;
+  event.digest = entry.digest;
+  event.source = entry.source;
+  event.took = port_.clock() - entry.started;
+  Settle(entry);
+  return event;
+}
+
+GroupAdapters::Event GroupAdapters::DropDone(Entry& entry, const Completion& completion) {
+  Event event;
+  event.kind = std::exchange(entry.arrived, false) ? Event::kLeft : Event::kNothing;
+  event.evicted = entry.evicted;
+  event.pages = static_cast<uint32_t>(entry.pages.size());
+  event.digest = entry.digest;
+  pages_leaving_ -= event.pages;
+  GiveBackPages(entry);
+  entry.freed.device += event.pages * port_.page_bytes;
+  entry.freed.host += completion.freed.host;
+  entry.freed.disk += completion.freed.disk;
+  if (entry.doomed && !entry.drop_all) {  // since it was sent
+    SendDrop(entry);
+    return event;
+  }
+  const TierBytes freed = std::exchange(entry.freed, {});
+  for (const UnloadDone& done : std::exchange(entry.unloads, {})) done(freed);
+  entry.state = Residency::kAbsent;
+  entry.drop_sent = false;
+  entry.doomed = false;
+  if (entry.unwanted()) {
+    Settle(entry);
+  } else {
+    entry.doomed = !port_.has_name(entry.digest);
+    Queue(entry);
+  }
+  return event;
+}
+
+GroupAdapters::Event GroupAdapters::Completed(const Completion& completion) {
+  const auto it = pending_.find(completion.id);
+  if (it == pending_.end()) return {};
+  Entry& entry = *it->second;
+  pending_.erase(it);
+  if (entry.state == Residency::kLeaving) return DropDone(entry, completion);
+  return entry.state == Residency::kFetching ? FetchDone(entry, completion)
+                                             : LoadDone(entry, completion.outcome);
+}
+
+std::vector<Digest> GroupAdapters::Tick() {
+  std::vector<Digest> out;
+  for (const Entry* entry : window_.FindSlow(port_.clock())) out.push_back(entry->digest);
+  SendFetches();
+  RetryPins();
+  return out;
+}
+
+void GroupAdapters::RetryPins() {
+  for (const Digest& digest : std::exchange(failed_pins_, {})) {
+    const auto it = entries_.find(digest);
+    if (it == entries_.end() || !it->second->pinned()) continue;
+    Entry& entry = *it->second;
+    if (entry.state != Residency::kAbsent) continue;
+    if (port_.clock() - entry.started < kRetryPin) {
+      failed_pins_.push_back(digest);
+    } else {
+      Queue(entry);
+    }
+  }
+}
+
+void GroupAdapters::Report(const std::vector<CachedAdapter>& cached) {
+  for (const CachedAdapter& adapter : cached) nodes_.Apply({adapter, true});
+}
+
+GroupAdapters::NodeEvictions GroupAdapters::Apply(const std::vector<TierChange>& changes) {
+  NodeEvictions out;
+  for (const TierChange& change : changes) {
+    if (!nodes_.Apply(change) || change.present) continue;
+    const auto entry = entries_.find(change.adapter.digest);
+    const bool ordered = entry != entries_.end() && entry->second->state == Residency::kLeaving &&
+                         entry->second->drop_all;
+    if (change.adapter.tier == Tier::kHost) {
+      ++(ordered ? out.retired_host : out.host);
+    } else {
+      ++(ordered ? out.retired_disk : out.disk);
+    }
+  }
+  return out;
+}
+
+}  // namespace rootstock

@@ -1,0 +1,80 @@
+// The tiers of a fake group's node, and the commands that move adapters between them.
+#include <algorithm>
+#include <utility>
+
+#include "coordinator/engine/testing/fake_group.h"
+
+namespace rootstock {
+
+void FakeGroup::CompleteOther(size_t index) {
+  const std::lock_guard lock(mutex_);
+  Pending pending = std::move(others_[index]);
+  others_.erase(others_.begin() + static_cast<long>(index));
+  Completion completion{pending.id, absl::OkStatus(), {}};
+  if (const auto* fetch = std::get_if<PrefetchAdapter>(&pending.kind)) EndFetch(*fetch, completion);
+  if (const auto* load = std::get_if<LoadAdapter>(&pending.kind)) EndLoad(*load, completion);
+  if (const auto* drop = std::get_if<DropAdapter>(&pending.kind)) EndDrop(*drop, completion);
+  completion.tier_changes = std::exchange(changes_, {});
+  listener_->OnCompletion(std::move(completion));
+}
+
+void FakeGroup::Hold(std::vector<Digest>& tier, Tier which, const Digest& digest) {
+  const size_t room = which == Tier::kHost ? host_room : disk_room;
+  const uint64_t bytes = which == Tier::kHost ? kHostBytes : kDiskBytes;
+  if (std::erase(tier, digest) == 0) changes_.push_back({{digest, which, bytes}, true});
+  tier.push_back(digest);
+  for (size_t i = 0; i < tier.size() && tier.size() > room;) {
+    const Digest oldest = tier[i];
+    const bool pinned = which == Tier::kDisk && pinned_.contains(oldest);
+    pinned || oldest == digest ? void(++i) : void(Lose(tier, which, oldest));
+  }
+}
+
+uint64_t FakeGroup::Lose(std::vector<Digest>& tier, Tier which, const Digest& digest) {
+  if (std::erase(tier, Digest(digest)) == 0) return 0;
+  const uint64_t bytes = which == Tier::kHost ? kHostBytes : kDiskBytes;
+  changes_.push_back({{digest, which, bytes}, false});
+  return bytes;
+}
+
+void FakeGroup::EndFetch(const PrefetchAdapter& fetch, Completion& completion) {
+  if (auto node = fail_fetch_.extract(fetch.digest); !node.empty()) {
+    completion.outcome = node.mapped();
+    return;
+  }
+  const auto has = [&](const std::vector<Digest>& tier) {
+    return std::count(tier.begin(), tier.end(), fetch.digest) > 0;
+  };
+  completion.source = has(host_)                         ? FetchSource::kHost
+                      : has(disk_)                       ? FetchSource::kDisk
+                      : in_store_.contains(fetch.digest) ? FetchSource::kObject
+                                                         : FetchSource::kCoordinator;
+  completion.bytes = kDiskBytes;
+  Hold(disk_, Tier::kDisk, fetch.digest);
+  Hold(host_, Tier::kHost, fetch.digest);
+  prefetched_.insert(fetch.digest);
+}
+
+// A host copy that is gone is made again from the disk.
+void FakeGroup::EndLoad(const LoadAdapter& load, Completion& completion) {
+  if (auto node = fail_load_.extract(load.digest); !node.empty()) {
+    completion.outcome = node.mapped();
+  } else if (std::count(host_.begin(), host_.end(), load.digest) == 0 &&
+             std::count(disk_.begin(), disk_.end(), load.digest) == 0) {
+    completion.outcome = absl::NotFoundError("the content is on no tier of the node any more");
+  }
+  if (completion.outcome.ok()) {
+    residents_[load.digest].complete = true;
+  } else {
+    residents_.erase(load.digest);
+  }
+}
+
+void FakeGroup::EndDrop(const DropAdapter& drop, Completion& completion) {
+  if (drop.tiers.has(Tier::kDevice)) residents_.erase(drop.digest);
+  if (drop.tiers.has(Tier::kHost)) completion.freed.host = Lose(host_, Tier::kHost, drop.digest);
+  if (drop.tiers.has(Tier::kDisk)) completion.freed.disk = Lose(disk_, Tier::kDisk, drop.digest);
+  if (drop.tiers.has(Tier::kHost)) prefetched_.erase(drop.digest);
+}
+
+}  // namespace rootstock
