@@ -240,6 +240,7 @@ void Coordinator::Parts::MakeServices() {
       LazyModels{store.lazy.get(), lazy_pool.get()});
   adapters = std::make_unique<AdaptersService>(store.registry.get(), engine.get(), model.spec,
                                                admin_pool.get(), registrations.get());
+  engine->SetPins(AllPins(*store.registry));
   aliases = std::make_unique<AliasesService>(store.registry.get(), admin_pool.get());
   uploads =
       std::make_unique<UploadsService>(store.uploads.get(), store.registry.get(), engine.get(),

@@ -105,6 +105,10 @@ class Registry {
   absl::StatusOr<std::vector<RetiredVersion>> Unregister(const std::string& name,
                                                          const std::string& tenant,
                                                          uint32_t version = 0);
+  // The contents that may leave every group. FAILED_PRECONDITION for a version that is pinned;
+  // one that another name has pinned is left out.
+  absl::StatusOr<std::vector<Digest>> Unloadable(const std::string& name, const std::string& tenant,
+                                                 uint32_t version = 0) const;
   absl::StatusOr<AdapterEntry> Get(const std::string& name, const std::string& tenant,
                                    uint32_t version = 0) const;
   // At most `limit` versions that come after `after`, by name and number.

@@ -65,6 +65,26 @@ absl::StatusOr<AdapterEntry> Registry::Unpin(const std::string& name, const std:
   return impl_->ChangePins({tenant, name}, version, group, false);
 }
 
+absl::StatusOr<std::vector<Digest>> Registry::Unloadable(const std::string& name,
+                                                         const std::string& tenant,
+                                                         uint32_t version) const {
+  std::set<Digest> pinned;
+  for (const PinnedContent& pin : Pins()) pinned.insert(pin.digest);
+  const std::lock_guard lock(impl_->contents->mutex);
+  const Impl::Key key{tenant, name};
+  RETURN_IF_ERROR(impl_->names.Find(key, version).status());
+  std::set<Digest> out;
+  for (const auto& [number, found] : impl_->names.adapters().at(key)) {
+    if (version != 0 && number != version) continue;
+    if (!found.pins.empty()) {
+      return MakeError(absl::StatusCode::kFailedPrecondition, Reason::kNameTaken, "name",
+                       AdapterRef{name, number}.Text(), "is pinned; unpin it first");
+    }
+    if (!pinned.contains(found.digest)) out.insert(found.digest);
+  }
+  return std::vector<Digest>(out.begin(), out.end());
+}
+
 std::vector<PinnedContent> Registry::Pins() const {
   const std::lock_guard lock(impl_->contents->mutex);
   std::vector<PinnedContent> out;

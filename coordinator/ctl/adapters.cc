@@ -51,6 +51,12 @@ std::string NameOf(const Message& adapter) {
   return AdapterRef{adapter.name(), adapter.version()}.Text();
 }
 
+template <typename Response>
+std::string Freed(const Response& response) {
+  return absl::StrCat(response.device_bytes(), " bytes of devices, ", response.host_bytes(),
+                      " of hosts, ", response.disk_bytes(), " of disks");
+}
+
 void PrintReceipt(const v1::Adapter& adapter) {
   const v1::Receipt& receipt = adapter.receipt();
   std::printf("adapter   %s, %s%s\ndigest    %s\n", NameOf(adapter).c_str(),
@@ -174,6 +180,24 @@ int ListAdapters(const ClientOptions& options, int32_t page_size, const std::str
   return kExitOk;
 }
 
+int UnloadAdapter(const ClientOptions& options, const AdapterRef& ref) {
+  grpc::ClientContext context;
+  SetDeadline(options, context);
+  v1::UnloadRequest request;
+  request.set_name(ref.name);
+  request.set_version(ref.version);
+  request.set_tenant(options.tenant);
+  v1::UnloadResponse response;
+  const grpc::Status status = Stub(options)->Unload(&context, request, &response);
+  if (!status.ok()) return Fail(options, status, context);
+  if (options.json) {
+    PrintJson(response);
+  } else {
+    std::printf("%s unloaded, freed: %s\n", ref.Text().c_str(), Freed(response).c_str());
+  }
+  return kExitOk;
+}
+
 int RemoveAdapter(const ClientOptions& options, const AdapterRef& ref) {
   grpc::ClientContext context;
   SetDeadline(options, context);
@@ -187,8 +211,8 @@ int RemoveAdapter(const ClientOptions& options, const AdapterRef& ref) {
   if (options.json) {
     PrintJson(response);
   } else {
-    std::printf("%s removed, %llu bytes freed\n", ref.Text().c_str(),
-                static_cast<unsigned long long>(response.freed_bytes()));
+    std::printf("%s removed, freed: %s, %llu of the stored blob\n", ref.Text().c_str(),
+                Freed(response).c_str(), static_cast<unsigned long long>(response.freed_bytes()));
   }
   return kExitOk;
 }

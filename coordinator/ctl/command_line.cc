@@ -94,6 +94,10 @@ void AddAdapterCommands(CommandLineValues& v, std::vector<CommandSpec>& out) {
                  .help = "forget a version, or a name with all; running requests finish",
                  .arguments = {AdapterArgument(&v.adapter)},
                  .run = [&v] { return RemoveAdapter(v.client, v.adapter); }});
+  out.push_back({.name = "adapter unload",
+                 .help = "free it on all groups when what runs has ended; the name stays",
+                 .arguments = {AdapterArgument(&v.adapter)},
+                 .run = [&v] { return UnloadAdapter(v.client, v.adapter); }});
   AddPinCommands(v, out);
 }
 

@@ -30,7 +30,8 @@ int UploadAdapter(const ClientOptions& options, const std::string& name,
 int ShowAdapter(const ClientOptions& options, const AdapterRef& ref);
 // All of them, or with a page size or token that one page.
 int ListAdapters(const ClientOptions& options, int32_t page_size, const std::string& page_token);
-// Without a version all of them.
+// Both, without a version, of all of them; return when what used them has ended and all is free.
+int UnloadAdapter(const ClientOptions& options, const AdapterRef& ref);
 int RemoveAdapter(const ClientOptions& options, const AdapterRef& ref);
 // Group "": all.
 int PinAdapter(const ClientOptions& options, const AdapterRef& ref, const std::string& group,

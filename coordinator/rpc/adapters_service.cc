@@ -3,6 +3,7 @@
 #include <grpcpp/server_context.h>
 
 #include <algorithm>
+#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -10,6 +11,8 @@
 #include "common/base/status.h"
 #include "coordinator/rpc/adapter_message.h"
 #include "coordinator/rpc/page.h"
+#include "coordinator/rpc/pending_call.h"
+#include "coordinator/rpc/reclaim.h"
 #include "coordinator/rpc/status.h"
 #include "rootstock/v1/adapters.grpc.pb.h"
 
@@ -19,7 +22,20 @@ namespace {
 // With many groups a page ends earlier: a message is at most 4 MB at clients that set nothing.
 constexpr size_t kMaxPageBytes = 2 << 20;
 
+template <typename Response>
+void FillGroups(const UnloadedBytes& freed, Response* out) {
+  out->set_device_bytes(freed.device);
+  out->set_host_bytes(freed.host);
+  out->set_disk_bytes(freed.disk);
+}
+
 }  // namespace
+
+std::vector<AdapterPin> AllPins(const Registry& registry) {
+  std::vector<AdapterPin> out;
+  for (const PinnedContent& pin : registry.Pins()) out.push_back({pin.digest, pin.group});
+  return out;
+}
 
 // Thread-safe.
 class AdaptersService::Service : public v1::Adapters::CallbackService {
@@ -64,26 +80,46 @@ class AdaptersService::Service : public v1::Adapters::CallbackService {
   grpc::ServerUnaryReactor* Unregister(grpc::CallbackServerContext* context,
                                        const v1::UnregisterRequest* request,
                                        v1::UnregisterResponse* response) override {
-    return RunUnary(context, pool_, [this, request, response]() -> absl::Status {
+    return RunLater(context, [this, request, response](const Pending& call) -> absl::Status {
       ASSIGN_OR_RETURN(
           const std::vector<RetiredVersion> gone,
           registry_->Unregister(request->name(), TenantOf(request->tenant()), request->version()));
-      uint64_t freed = 0;
-      for (const RetiredVersion& version : gone) {
-        if (!version.last_name) continue;
-        engine_->DropAdapter(version.digest);
-        freed += version.blob_bytes;
-      }
-      response->set_freed_bytes(freed);
+      TellPins();
+      Reclaim(gone, registry_, engine_, [call, response](const ReclaimedBytes& freed) {
+        call->Answer(absl::OkStatus(), [&] {
+          response->set_freed_bytes(freed.blobs);
+          FillGroups(freed.groups, response);
+        });
+      });
+      return absl::OkStatus();
+    });
+  }
+
+  grpc::ServerUnaryReactor* Unload(grpc::CallbackServerContext* context,
+                                   const v1::UnloadRequest* request,
+                                   v1::UnloadResponse* response) override {
+    return RunLater(context, [this, request, response](const Pending& call) -> absl::Status {
+      ASSIGN_OR_RETURN(
+          const std::vector<Digest> digests,
+          registry_->Unloadable(request->name(), TenantOf(request->tenant()), request->version()));
+      rootstock::Unload(digests, engine_, [call, response](const ReclaimedBytes& freed) {
+        call->Answer(absl::OkStatus(), [&] { FillGroups(freed.groups, response); });
+      });
       return absl::OkStatus();
     });
   }
 
   grpc::ServerUnaryReactor* Pin(grpc::CallbackServerContext* context, const v1::PinRequest* request,
                                 v1::PinResponse* response) override {
-    return RunUnary(context, pool_, [this, request, response] {
-      return FillPins(registry_->Pin(request->name(), TenantOf(request->tenant()),
-                                     request->version(), request->group()),
+    return RunUnary(context, pool_, [this, request, response]() -> absl::Status {
+      const std::lock_guard lock(pins_mutex_);
+      const std::string tenant = TenantOf(request->tenant());
+      ASSIGN_OR_RETURN(const AdapterEntry found,
+                       registry_->Get(request->name(), tenant, request->version()));
+      std::vector<AdapterPin> pins = AllPins(*registry_);
+      pins.push_back({found.digest, request->group()});
+      RETURN_IF_ERROR(engine_->CheckPins(pins));
+      return FillPins(registry_->Pin(request->name(), tenant, found.version, request->group()),
                       response);
     });
   }
@@ -92,6 +128,7 @@ class AdaptersService::Service : public v1::Adapters::CallbackService {
                                   const v1::PinRequest* request,
                                   v1::PinResponse* response) override {
     return RunUnary(context, pool_, [this, request, response] {
+      const std::lock_guard lock(pins_mutex_);
       return FillPins(registry_->Unpin(request->name(), TenantOf(request->tenant()),
                                        request->version(), request->group()),
                       response);
@@ -99,8 +136,27 @@ class AdaptersService::Service : public v1::Adapters::CallbackService {
   }
 
  private:
+  using Pending = std::shared_ptr<PendingCall>;
+
+  // Runs `begin` on the pool; what it began answers the call, unless it fails.
+  grpc::ServerUnaryReactor* RunLater(grpc::CallbackServerContext* context,
+                                     std::function<absl::Status(const Pending&)> begin) {
+    Pending call = PendingCall::Start(context);
+    const bool taken = pool_->Post([call, begin = std::move(begin)] {
+      if (const absl::Status status = begin(call); !status.ok()) call->Answer(status);
+    });
+    if (!taken) call->Answer(TooBusy(*pool_));
+    return call.get();
+  }
+
+  void TellPins() {
+    const std::lock_guard lock(pins_mutex_);
+    engine_->SetPins(AllPins(*registry_));
+  }
+
   absl::Status FillPins(const absl::StatusOr<AdapterEntry>& entry, v1::PinResponse* out) {
     if (!entry.ok()) return entry.status();
+    engine_->SetPins(AllPins(*registry_));
     out->set_version(entry->version);
     for (const std::string& group : entry->pins) out->add_pins(ShownPin(group));
     return absl::OkStatus();
@@ -137,6 +193,7 @@ class AdaptersService::Service : public v1::Adapters::CallbackService {
   const ModelSpec model_;
   WorkPool* const pool_;
   WorkPool* const registrations_;
+  std::mutex pins_mutex_;  // a check of pins, their change and its news are one
 };
 
 AdaptersService::AdaptersService(Registry* registry, Engine* engine, ModelSpec model,

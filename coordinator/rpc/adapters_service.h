@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "common/model/model_spec.h"
 #include "coordinator/adapters/registry.h"
@@ -13,6 +14,9 @@ class Service;
 }  // namespace grpc
 
 namespace rootstock {
+
+// The registry's pins as the engine wants them.
+std::vector<AdapterPin> AllPins(const Registry& registry);
 
 // Thread-safe.
 class AdaptersService {

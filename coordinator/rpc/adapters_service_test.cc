@@ -87,7 +87,7 @@ TEST_F(AdaptersServiceTest, RegisterGetListUnregister) {
   EXPECT_EQ(summary.registered_unix_ms(), 1000);
 
   EXPECT_EQ(Unregister("pirate"), 3u);
-  EXPECT_THAT(engine_.dropped, ElementsAre(Sha256Of("one")));
+  EXPECT_THAT(engine_.unloaded, ElementsAre(Sha256Of("one")));
   grpc::ClientContext gone;
   v1::GetAdapterRequest request;
   request.set_name("pirate");
@@ -99,9 +99,9 @@ TEST_F(AdaptersServiceTest, ContentIsDroppedWithItsLastName) {
   ASSERT_TRUE(Register("a", "one", &adapter).ok());
   ASSERT_TRUE(Register("b", "one", &adapter).ok());
   EXPECT_EQ(Unregister("a"), 0u);
-  EXPECT_TRUE(engine_.dropped.empty());
+  EXPECT_TRUE(engine_.unloaded.empty());
   EXPECT_EQ(Unregister("b"), 3u);
-  EXPECT_EQ(engine_.dropped.size(), 1u);
+  EXPECT_EQ(engine_.unloaded.size(), 1u);
 }
 
 TEST_F(AdaptersServiceTest, RefusalsCarryTheirReason) {

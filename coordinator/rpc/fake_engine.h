@@ -54,8 +54,23 @@ class FakeEngine : public Engine {
   }
   void DropAdapter(const Digest& digest) override { dropped.push_back(digest); }
   void Unload(const Digest& digest, std::function<void(const UnloadedBytes&)> done) override {
+    std::unique_lock lock(mutex_);
     unloaded.push_back(digest);
+    if (hold_unloads) {
+      held_unloads_.push_back(std::move(done));
+      wake_.notify_all();
+      return;
+    }
+    lock.unlock();
     done(unloaded_bytes);
+  }
+  // Takes one that was held.
+  std::function<void(const UnloadedBytes&)> WaitForUnload() {
+    std::unique_lock lock(mutex_);
+    wake_.wait_for(lock, std::chrono::seconds(20), [&] { return !held_unloads_.empty(); });
+    auto done = std::move(held_unloads_.at(0));
+    held_unloads_.erase(held_unloads_.begin());
+    return done;
   }
   absl::Status CheckPins(const std::vector<AdapterPin>&) const override { return pins_refusal; }
   void SetPins(std::vector<AdapterPin> now) override { pins = std::move(now); }
@@ -87,6 +102,7 @@ class FakeEngine : public Engine {
   mutable std::atomic<int> status_calls = 0;
   std::vector<Digest> dropped, unloaded;
   UnloadedBytes unloaded_bytes;
+  bool hold_unloads = false;
   absl::Status pins_refusal;
   std::vector<AdapterPin> pins;
 
@@ -96,6 +112,7 @@ class FakeEngine : public Engine {
   std::vector<Call> calls_;
   std::vector<uint64_t> cancelled_;
   std::vector<absl::Status> refused_;
+  std::vector<std::function<void(const UnloadedBytes&)>> held_unloads_;
 };
 
 }  // namespace rootstock

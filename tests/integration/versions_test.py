@@ -141,6 +141,25 @@ class Versions(unittest.TestCase):
         self.assertRegex(text[3], r"^pirate@2 +device .* g0 +prod +2\d{3}-")
         self.assertEqual(self.ctl("adapter", "unpin", "pirate@2", "--group", "g0")["pins"], [])
 
+    def test_unload_frees_the_group_and_rm_everything(self):
+        pages = self.cluster.metric("pages", group="g0", owner="adapter")
+        self.assertEqual(self.cluster.ctl("adapter", "pin", "pirate@1").code, 0)
+        held = self.cluster.ctl("adapter", "unload", "pirate")
+        self.assertEqual((held.code, held.error["code"]), (1, "FAILED_PRECONDITION"), held.errors)
+        self.ctl("adapter", "unpin", "pirate@1")
+        freed = self.ctl("adapter", "unload", "pirate@1")
+        self.assertEqual(self.cluster.group()["resident_adapters"], [self.digests["pirate@2"]])
+        left = self.cluster.metric("pages", group="g0", owner="adapter")
+        self.assertLess(left, pages)
+        self.assertGreater(int(freed["device_bytes"]), 0)
+        for label, answer in self.load("pirate@1", len(PROMPTS)).items():
+            self.assertEqual(self.check(label, answer), "pirate@1")
+        gone = self.ctl("adapter", "rm", "pirate")
+        self.assertGreater(int(gone["device_bytes"]), int(freed["device_bytes"]))
+        self.assertGreater(int(gone["freed_bytes"]), 0)
+        self.assertEqual(self.cluster.metric("pages", group="g0", owner="adapter"), 0)
+        self.assertEqual(list((self.cluster.folder / "data/blobs").iterdir()), [])
+
     def test_f11_a_full_disk_refuses_changes_and_answers_go_on(self):
         """A limit on the size of files stands for a disk that takes no more."""
         pid = self.cluster.coordinator.popen.pid
