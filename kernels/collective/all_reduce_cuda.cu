@@ -5,30 +5,6 @@
 namespace rootstock::kernels::cuda {
 namespace {
 
-// The sum over ranks of one piece: `own` is this rank's, parts[PlaceOf(r)· stride] the others'.
-template <typename T, int kRanks>
-__device__ __forceinline__ bool SumPiece(const PeerCall& call, const uint4& own, uint4* parts,
-                                         size_t stride, uint4& out) {
-  const int rank = call.group.rank;
-  uint4 x[kRanks];
-  // All looks are under way at once; most find their piece at the second or third.
-#pragma unroll
-  for (int r = 0; r < kRanks; ++r) {
-    if (r < call.group.size && r != rank) x[r] = LoadVolatile16(parts + PlaceOf(r, rank) * stride);
-  }
-  float sum[Piece<T>::kElements] = {};
-#pragma unroll
-  for (int r = 0; r < kRanks; ++r) {
-    if (r < call.group.size) {
-      uint4 piece = r == rank ? own : x[r];
-      if (r != rank && !call.Take(parts + PlaceOf(r, rank) * stride, piece)) return false;
-      Piece<T>::Add(piece, sum);
-    }
-  }
-  out = Piece<T>::Round(sum);
-  return true;
-}
-
 // data[i] = Σ_r data_r[i]. grid [blocks]; a thread pushes and sums the same pieces.
 template <typename T, int kRanks>
 __global__ void __launch_bounds__(kPeerThreads)

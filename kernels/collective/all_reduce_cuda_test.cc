@@ -1,87 +1,14 @@
-// Ranks are streams of one process: on as many GPUs as there are, several on one where they are
-// few.
 #include "kernels/collective/all_reduce_cuda.h"
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <random>
 #include <vector>
 
-#include "kernels/cuda/test_device.h"
+#include "kernels/collective/peer_ranks.h"
 
 namespace rootstock::kernels::cuda {
 namespace {
-
-constexpr size_t kBufferBytes = size_t{1} << 20;
-constexpr uint64_t kLimitNs = 5'000'000'000;
-
-class Ranks {
- public:
-  explicit Ranks(int size, uint64_t limit_ns = kLimitNs) : groups_(size), streams_(size) {
-    EXPECT_EQ(cudaSuccess, cudaGetDeviceCount(&devices_));
-    EXPECT_EQ(cudaSuccess, cudaHostAlloc(reinterpret_cast<void**>(&words_), 8,
-                                         cudaHostAllocMapped | cudaHostAllocPortable));
-    words_[0] = words_[1] = 0;
-    std::byte* inboxes[kMaxPeers] = {};
-    for (int r = 0; r < size; ++r) {
-      Use(r);
-      for (int d = 0; d < std::min(size, devices_); ++d) {
-        if (d != r % devices_) cudaDeviceEnablePeerAccess(d, 0);
-      }
-      cudaGetLastError();  // enabled before
-      EXPECT_EQ(cudaSuccess, cudaStreamCreateWithFlags(&streams_[r], cudaStreamNonBlocking));
-      EXPECT_EQ(cudaSuccess,
-                cudaMalloc(reinterpret_cast<void**>(&inboxes[r]), InboxBytes(kBufferBytes)));
-      EXPECT_EQ(cudaSuccess,
-                cudaMalloc(reinterpret_cast<void**>(&groups_[r].state), sizeof(PeerState)));
-    }
-    for (int r = 0; r < size; ++r) {
-      PeerGroup& group = groups_[r];
-      group.rank = r;
-      group.size = size;
-      std::copy_n(inboxes, kMaxPeers, group.inbox);
-      group.buffer_bytes = kBufferBytes;
-      group.abort = words_;
-      group.stalled = words_ + 1;
-      group.limit_ns = limit_ns;
-      Use(r);
-      EXPECT_EQ(cudaSuccess, ClearInbox(group, streams_[r]));
-    }
-    Wait();
-  }
-  ~Ranks() {
-    Wait();
-    for (int r = 0; r < size(); ++r) {
-      Use(r);
-      cudaFree(groups_[r].inbox[r]);
-      cudaFree(groups_[r].state);
-      cudaStreamDestroy(streams_[r]);
-    }
-    cudaFreeHost(words_);
-    cudaSetDevice(0);
-  }
-
-  int size() const { return static_cast<int>(groups_.size()); }
-  const PeerGroup& group(int rank) const { return groups_[rank]; }
-  cudaStream_t stream(int rank) const { return streams_[rank]; }
-  volatile uint32_t* words() { return words_; }
-  void Use(int rank) const { cudaSetDevice(rank % devices_); }
-  void Wait() const {
-    for (int r = 0; r < size(); ++r) {
-      Use(r);
-      ASSERT_EQ(cudaSuccess, cudaStreamSynchronize(streams_[r]));
-    }
-  }
-
- private:
-  int devices_ = 1;
-  std::vector<PeerGroup> groups_;
-  std::vector<cudaStream_t> streams_;
-  uint32_t* words_ = nullptr;
-};
-
-using Bytes = std::vector<std::byte>;
 
 // Every rank's operand of a sum, and the bits that it comes to.
 struct Operands {
@@ -101,15 +28,6 @@ Operands MakeOperands(int ranks, size_t n, Type type, std::mt19937& random) {
     out.data.push_back(Encode(type, x));
   }
   out.sum = Encode(type, sum);
-  return out;
-}
-
-std::vector<DeviceArray<std::byte>> OnRanks(const Ranks& ranks, const std::vector<Bytes>& data) {
-  std::vector<DeviceArray<std::byte>> out;
-  for (int r = 0; r < ranks.size(); ++r) {
-    ranks.Use(r);
-    out.emplace_back(data[r]);
-  }
   return out;
 }
 
@@ -165,6 +83,10 @@ class PeerCollectives : public testing::TestWithParam<int> {
     for (int r = 0; r < ranks_.size(); ++r) {
       ranks_.Use(r);
       arrays.emplace_back(data[r]);
+    }
+    ranks_.Settle();
+    for (int r = 0; r < ranks_.size(); ++r) {
+      ranks_.Use(r);
       ASSERT_EQ(cudaSuccess,
                 BroadcastWords(ranks_.group(r), arrays[r].get(), words, root, ranks_.stream(r)));
     }

@@ -84,7 +84,7 @@ struct PeerCall {
     __syncthreads();
     if (threadIdx.x != 0) return;
     PeerState& state = *group.state;
-    if (atomicAdd(&state.arrived, 1) + 1 < gridDim.x) return;
+    if (atomicAdd(&state.arrived, 1) + 1 < gridDim.x * gridDim.y) return;
     state.arrived = 0;
     state.buffer = buffer == 2 ? 0 : buffer + 1;
   }
@@ -181,5 +181,29 @@ struct Piece {
     return Full(uint4{word[0], word[1], word[2], word[3]});
   }
 };
+
+// The sum over ranks of one piece: `own` is this rank's, parts[PlaceOf(r)· stride] the others'.
+template <typename T, int kRanks>
+__device__ __forceinline__ bool SumPiece(const PeerCall& call, const uint4& own, uint4* parts,
+                                         size_t stride, uint4& out) {
+  const int rank = call.group.rank;
+  uint4 x[kRanks];
+  // All looks are under way at once; most find their piece at the second or third.
+#pragma unroll
+  for (int r = 0; r < kRanks; ++r) {
+    if (r < call.group.size && r != rank) x[r] = LoadVolatile16(parts + PlaceOf(r, rank) * stride);
+  }
+  float sum[Piece<T>::kElements] = {};
+#pragma unroll
+  for (int r = 0; r < kRanks; ++r) {
+    if (r < call.group.size) {
+      uint4 piece = r == rank ? own : x[r];
+      if (r != rank && !call.Take(parts + PlaceOf(r, rank) * stride, piece)) return false;
+      Piece<T>::Add(piece, sum);
+    }
+  }
+  out = Piece<T>::Round(sum);
+  return true;
+}
 
 }  // namespace rootstock::kernels::cuda

@@ -25,25 +25,43 @@ class SmallDevice : public CpuDevice {
   const uint64_t free_;
 };
 
+// Has no room for one purpose.
+class FullDevice : public SmallDevice {
+ public:
+  explicit FullDevice(std::string purpose)
+      : SmallDevice(900 * kMiB), purpose_(std::move(purpose)) {}
+  absl::StatusOr<DeviceBuffer> Allocate(size_t bytes, const std::string& purpose) override {
+    if (purpose != purpose_) return CpuDevice::Allocate(bytes, purpose);
+    return MakeError(absl::StatusCode::kResourceExhausted, Reason::kNoMemory, purpose, "cpu",
+                     absl::StrCat("no ", bytes, " bytes"));
+  }
+
+ private:
+  const std::string purpose_;
+};
+
 struct Planned {
   absl::Status status;
   PageGeometry geometry;
 };
 
-// Of each rank after Prepare; free[r] bytes are left on rank r.
-std::vector<Planned> Plan(const std::vector<uint64_t>& free) {
+using Devices = std::vector<std::unique_ptr<Device>>;
+
+// Of each rank after Prepare.
+std::vector<Planned> PlanOn(Devices devices) {
+  const int tp_size = static_cast<int>(devices.size());
   const ModelSpec spec = *LoadModelSpec(kModel);
-  const TpPlan tp = *MakeTpPlan(spec, static_cast<int>(free.size()));
+  const TpPlan tp = *MakeTpPlan(spec, tp_size);
   PageGeometry geometry = *MakeGeometry(spec, tp, DType::kF32, {16, 2, 0});
   geometry.num_pages = 0;
-  const auto group = std::make_shared<ThreadGroup>(static_cast<int>(free.size()));
-  std::vector<Planned> out(free.size());
+  const auto group = std::make_shared<ThreadGroup>(tp_size);
+  std::vector<Planned> out(tp_size);
   std::vector<std::thread> ranks;
-  for (int rank = 0; rank < static_cast<int>(free.size()); ++rank) {
+  for (int rank = 0; rank < tp_size; ++rank) {
     ranks.emplace_back([&, rank] {
       ThreadCommunicator communicator(group, rank);
       Backend backend = MakeCpuBackend(1);
-      backend.device = std::make_unique<SmallDevice>(free[rank]);
+      backend.device = std::move(devices[rank]);
       auto model = LoadedModel::Create({kModel, false, DType::kF32}, spec, tp, std::move(backend),
                                        geometry, communicator, nullptr);
       ASSERT_TRUE(model.ok()) << model.status();
@@ -54,6 +72,13 @@ std::vector<Planned> Plan(const std::vector<uint64_t>& free) {
   }
   for (std::thread& rank : ranks) rank.join();
   return out;
+}
+
+// free[r] bytes are left on rank r.
+std::vector<Planned> Plan(const std::vector<uint64_t>& free) {
+  Devices devices;
+  for (const uint64_t bytes : free) devices.push_back(std::make_unique<SmallDevice>(bytes));
+  return PlanOn(std::move(devices));
 }
 
 TEST(PagePlanTest, WhatIsFreeLessAReserveBecomesPages) {
@@ -84,6 +109,24 @@ TEST(PagePlanTest, NoRoomOnOneRankIsEveryRanksErrorWithTheSizes) {
     ASSERT_EQ(rank.status.code(), absl::StatusCode::kResourceExhausted);
     EXPECT_EQ(GetErrorDetail(rank.status)->reason, Reason::kNoMemory);
     EXPECT_NE(rank.status.message().find("MiB are free beside weights of"), std::string::npos);
+  }
+}
+
+// The others neither hang nor go on without it, and all know why.
+TEST(PagePlanTest, ARankThatCannotAllocateIsNamedByAll) {
+  for (const char* purpose : {"num_pages", "workspace", "rope tables"}) {
+    Devices devices;
+    for (int rank = 0; rank < 2; ++rank) {
+      if (rank == 1) devices.push_back(std::make_unique<FullDevice>(purpose));
+      if (rank != 1) devices.push_back(std::make_unique<SmallDevice>(900 * kMiB));
+    }
+    for (const Planned& rank : PlanOn(std::move(devices))) {
+      ASSERT_EQ(rank.status.code(), absl::StatusCode::kResourceExhausted) << purpose;
+      EXPECT_EQ(GetErrorDetail(rank.status)->field, purpose);
+      EXPECT_NE(rank.status.message().find(absl::StrCat("tp_rank 1: ", purpose, "=cpu: no ")),
+                std::string::npos)
+          << rank.status.message();
+    }
   }
 }
 

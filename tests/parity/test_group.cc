@@ -21,13 +21,27 @@ absl::StatusOr<std::unique_ptr<TestGroup>> TestGroup::Create(const std::filesyst
                    MakeGeometry(group->spec_, group->tp_, options.compute_type, request));
   group->threads_ = std::make_shared<ThreadGroup>(options.tp_size);
   group->ranks_.resize(options.tp_size);
-  for (int rank = 0; rank < options.tp_size; ++rank) {
-    RETURN_IF_ERROR(group->CreateRank(rank, model_dir));
-  }
+  RETURN_IF_ERROR(group->CreateRanks(model_dir));
   for (uint32_t page = 1; page < options.num_pages; ++page) {
     RETURN_IF_ERROR(group->FreePage(page));
   }
   return group;
+}
+
+// Together, for they agree on how it went.
+absl::Status TestGroup::CreateRanks(const std::filesystem::path& model_dir) {
+  if (options_.tp_size == 1) return CreateRank(0, model_dir);
+  std::vector<absl::Status> made(options_.tp_size);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < options_.tp_size; ++rank) {
+    threads.emplace_back([this, rank, &made, &model_dir] {
+      made[rank] = CreateRank(rank, model_dir);
+      if (!made[rank].ok()) threads_->Abort(made[rank]);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const absl::Status& status : made) RETURN_IF_ERROR(status);
+  return absl::OkStatus();
 }
 
 absl::Status TestGroup::CreateRank(int tp_rank, const std::filesystem::path& model_dir) {

@@ -106,6 +106,7 @@ class TestGroup {
     int done = 0;  // positions whose KV is in pages
   };
 
+  absl::Status CreateRanks(const std::filesystem::path& model_dir);
   absl::Status CreateRank(int tp_rank, const std::filesystem::path& model_dir);
   uint32_t TakePage();
   absl::Status FreePage(uint32_t page);

@@ -8,6 +8,7 @@
 #include <functional>
 #include <string>
 
+#include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/flags/commands.h"
 #include "tests/perf/collectives_bench.h"
@@ -22,6 +23,7 @@ namespace {
 
 struct BenchFlags {
   std::string commit = "unknown", machine, out, dtype = "bf16", device = "cpu";
+  std::string sharding = "replicated";
   OpsBenchOptions ops;
   StepBenchOptions step;
   StreamBenchOptions streams;
@@ -91,6 +93,15 @@ std::vector<FlagSpec> StepFlags(BenchFlags& flags) {
        .target = &flags.device,
        .help = "where the steps run",
        .allowed = {"cpu", "cuda"}},
+      {.name = "lora-sharding",
+       .target = &flags.sharding,
+       .help = "how adapters lie over several ranks",
+       .allowed = {"replicated", "fully-sharded"}},
+      {.name = "alone-of",
+       .target = &o.alone_of,
+       .help = "run what one tp_rank of N computes, on its own: collectives move nothing",
+       .placeholder = "N",
+       .min = 0},
       {.name = "rounds", .target = &flags.step.rounds, .help = "rounds; cases alternate", .min = 1},
       {.name = "threads",
        .target = &o.threads,
@@ -206,6 +217,8 @@ int OnRanks(const BenchFlags& flags, const std::string& command_line,
 int RunStep(BenchFlags& flags, const std::string& command_line) {
   flags.step.rig.dtype = flags.dtype == "f32" ? DType::kF32 : DType::kBF16;
   flags.step.rig.cuda = flags.device == "cuda";
+  flags.step.rig.sharding =
+      flags.sharding == "fully-sharded" ? LoraSharding::kFullySharded : LoraSharding::kReplicated;
   return OnRanks(flags, command_line, [&] { return RunStepBench(flags.step); });
 }
 
@@ -214,6 +227,7 @@ int RunCollectives(BenchFlags& flags, const std::string& command_line) {
 }
 
 int Main(int argc, char** argv) {
+  InitLogging("lora-bench", LogLevel::kInfo);  // standard output is the results'
   std::string command_line = "lora-bench";
   for (int i = 1; i < argc; ++i) command_line += std::string(" ") + argv[i];
   BenchFlags flags;

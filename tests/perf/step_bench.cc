@@ -81,6 +81,13 @@ std::string NameOf(const StepBenchOptions& options, const StepCase& c) {
   return name;
 }
 
+std::string PrefixOf(const StepBenchOptions& options, int tp_size) {
+  if (tp_size == 1) return "";
+  return absl::StrCat(options.rig.alone_of > 0 ? "one rank alone of " : "ranks=", tp_size, " ",
+                      options.rig.adapters == 0 ? "" : LoraShardingName(options.rig.sharding),
+                      options.rig.adapters == 0 ? "" : " ");
+}
+
 // Medians of everything that was measured, in seconds.
 struct Medians {
   std::map<StepCase, double> step, unwatched;
@@ -116,6 +123,29 @@ void AddGpuResults(const StepBenchOptions& options, const StepRig& rig, const St
   for (const int r : options.rig.lora_ranks) alone += medians.added({c.rows, c.adapters, r});
   results.push_back({"10", name + ", LoRA - base over the sum of each rank's alone",
                      medians.added(c) / alone, 1.10, "lower", "ratio"});
+}
+
+// What several ranks add to a case: calls of collectives, and how adapters are split.
+absl::Status AddGroupResults(const StepBenchOptions& options, StepRig& rig, const StepCase& c,
+                             std::vector<BenchResult>& results) {
+  const std::string name = NameOf(options, c);
+  ASSIGN_OR_RETURN(const CollectiveStats calls, rig.CollectivesOf(c));
+  for (const CollectiveOp op : kAllCollectiveOps) {
+    const CollectiveCounters& of = calls.of(op);
+    results.push_back({"11", absl::StrCat(name, ", ", CollectiveOpName(op), " calls of a step"),
+                       static_cast<double>(of.calls), 0, "lower", "calls"});
+    results.push_back({"", absl::StrCat(name, ", ", CollectiveOpName(op), " bytes of a step"),
+                       static_cast<double>(of.bytes), 0, "lower", "bytes"});
+  }
+  if (c.adapters == 0 || c.lora_rank > 0) return absl::OkStatus();
+  const bool sharded = options.rig.sharding == LoraSharding::kFullySharded;
+  for (const int lora_rank : options.rig.lora_ranks) {
+    ASSIGN_OR_RETURN(const double share, rig.LargestShare(lora_rank));
+    results.push_back({sharded ? "11" : "",
+                       absl::StrCat(name, ", a rank's part of an adapter of r=", lora_rank), share,
+                       sharded ? 1.15 / rig.tp_size() : 0, "lower", "ratio"});
+  }
+  return absl::OkStatus();
 }
 
 absl::Status MeasurePrefill(StepRig& rig, const StepBenchOptions& options,
@@ -211,6 +241,9 @@ absl::StatusOr<std::vector<BenchResult>> RunStepBench(StepBenchOptions options) 
     }
   }
   std::vector<BenchResult> results;
+  if (rig->tp_size() > 1 && options.rig.alone_of == 0) {
+    for (const StepCase& c : cases) RETURN_IF_ERROR(AddGroupResults(options, *rig, c, results));
+  }
   if (gpu_adapters) {
     const StepCase c{options.rig.rows, options.rig.adapters};
     ASSIGN_OR_RETURN(const StepRig::AfterLoad after, rig->StepAfterLoad(c));
@@ -237,7 +270,7 @@ absl::StatusOr<std::vector<BenchResult>> RunStepBench(StepBenchOptions options) 
   results.insert(results.end(), prefill.begin(), prefill.end());
   results.push_back({"", "pool of pages", rig->pool_bytes() / 1e9, 0, "higher", "GB"});
   for (BenchResult& result : results) {
-    if (rig->tp_size() > 1) result.name = absl::StrCat("ranks=", rig->tp_size(), " ", result.name);
+    result.name = PrefixOf(options, rig->tp_size()) + result.name;
   }
   return results;
 }

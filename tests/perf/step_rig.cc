@@ -9,6 +9,7 @@
 #include "common/base/half.h"
 #include "common/base/status.h"
 #include "common/lora/peft_loader.h"
+#include "tests/perf/silent_communicator.h"
 #include "worker/device/cpu_device.h"
 #include "worker/parallel/make_communicator.h"
 #include "worker/parallel/node.h"
@@ -54,7 +55,9 @@ absl::Status StepRig::SetUp() {
   greedy_.temperature = 0;
   threads_ = options_.threads > 0 ? options_.threads : CpuThreads(1);
   ASSIGN_OR_RETURN(spec_, LoadModelSpec(options_.model));
-  const Place place = FindPlace();
+  Place place = FindPlace();
+  const bool alone = options_.alone_of > 1;
+  if (alone) place = {0, options_.alone_of, place.local_rank};
   tp_rank_ = place.tp_rank;
   ASSIGN_OR_RETURN(tp_, MakeTpPlan(spec_, place.tp_size));
   if (options_.cuda) {
@@ -62,7 +65,9 @@ absl::Status StepRig::SetUp() {
   } else {
     backend_ = MakeCpuBackend(threads_);
   }
-  if (place.tp_size > 1) {
+  if (alone) {
+    communicator_ = std::make_unique<SilentCommunicator>(place.tp_size);
+  } else if (place.tp_size > 1) {
     ASSIGN_OR_RETURN(communicator_, MakeCommunicator(*backend_.device));
   } else {
     communicator_ = ThreadCommunicator::Self();
@@ -90,6 +95,7 @@ absl::Status StepRig::LoadAdapters() {
   const int count = random || !blobs_.empty() ? options_.adapters : 0;
   adapters_.resize(count);
   adapter_pages_.resize(count);
+  adapter_bytes_.resize(count);
   for (int i = 0; i < count; ++i) RETURN_IF_ERROR(random ? MakeRandomAdapter(i) : LoadFile(i));
   return absl::OkStatus();
 }
@@ -153,8 +159,9 @@ absl::Status StepRig::LoadFile(int adapter) {
   const std::span<const uint8_t> bytes(reinterpret_cast<const uint8_t*>(blob.data()), blob.size());
   ASSIGN_OR_RETURN(const CanonicalAdapter content, CanonicalAdapter::Parse(bytes, spec_));
   ASSIGN_OR_RETURN(const AdapterLayout layout,
-                   AdapterLayout::Create(spec_, content.spec(), tp_, LoraSharding::kReplicated,
+                   AdapterLayout::Create(spec_, content.spec(), tp_, options_.sharding,
                                          backend_.compute_type, geometry_.page_bytes));
+  adapter_bytes_[adapter] = layout.row_bytes(tp_rank_);
   const std::vector<PageId> pages = PagesOf(adapter, layout.num_pages());
   RETURN_IF_ERROR(slab_->WriteAdapter(content, layout, tp_rank_, pages, *backend_.device));
   ASSIGN_OR_RETURN(adapters_[adapter],
@@ -166,8 +173,9 @@ absl::Status StepRig::LoadFile(int adapter) {
 absl::Status StepRig::MakeRandomAdapter(int adapter) {
   const LoraSpec lora = AllLinear(spec_, LoraRankOf(adapter));
   ASSIGN_OR_RETURN(const AdapterLayout layout,
-                   AdapterLayout::Create(spec_, lora, tp_, LoraSharding::kReplicated,
-                                         backend_.compute_type, geometry_.page_bytes));
+                   AdapterLayout::Create(spec_, lora, tp_, options_.sharding, backend_.compute_type,
+                                         geometry_.page_bytes));
+  adapter_bytes_[adapter] = layout.row_bytes(tp_rank_);
   Device& device = *backend_.device;
   const std::vector<PageId> pages = PagesOf(adapter, layout.num_pages());
   std::vector<std::byte> image(geometry_.page_bytes);
@@ -201,15 +209,23 @@ uint64_t StepRig::StepBytes(const StepCase& c) const {
   const uint64_t positions = options_.context + options_.steps / 2;
   bytes += c.rows * positions * KvBytesPerToken(spec_, tp_, backend_.compute_type);
   for (int i = 0; i < std::min(c.rows, c.adapters); ++i) {
-    if (c.lora_rank > 0 && LoraRankOf(i) != c.lora_rank) continue;
-    for (const Module module : kAllModules) {
-      const int whole =
-          IsRowParallel(module) ? spec_.out_features(module) : spec_.in_features(module);
-      bytes += uint64_t{1} * spec_.num_layers * LoraRankOf(i) * DTypeBytes(backend_.compute_type) *
-               (tp_.sharded_features(tp_rank_, module).size() + whole);
-    }
+    if (c.lora_rank == 0 || LoraRankOf(i) == c.lora_rank) bytes += adapter_bytes_[i];
   }
   return bytes;
+}
+
+absl::StatusOr<double> StepRig::LargestShare(int lora_rank) const {
+  const LoraSpec lora = AllLinear(spec_, lora_rank);
+  ASSIGN_OR_RETURN(const AdapterLayout layout,
+                   AdapterLayout::Create(spec_, lora, tp_, options_.sharding, backend_.compute_type,
+                                         geometry_.page_bytes));
+  ASSIGN_OR_RETURN(const TpPlan one, MakeTpPlan(spec_, 1));
+  ASSIGN_OR_RETURN(const AdapterLayout whole,
+                   AdapterLayout::Create(spec_, lora, one, options_.sharding, backend_.compute_type,
+                                         geometry_.page_bytes));
+  uint64_t most = 0;
+  for (int r = 0; r < tp_.tp_size(); ++r) most = std::max(most, layout.row_bytes(r));
+  return static_cast<double>(most) / static_cast<double>(whole.row_bytes(0));
 }
 
 double StepRig::PrefillFlops() const {

@@ -11,6 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/base/dtype.h"
+#include "common/layout/adapter_layout.h"
 #include "worker/model/model.h"
 #include "worker/ops/backend.h"
 #include "worker/parallel/communicator.h"
@@ -32,6 +33,8 @@ struct StepRigOptions {
   int32_t rows = 16;
   int32_t context = 128;  // tokens a row before the first decode step
   int32_t steps = 32;     // decode steps at most after it
+  int32_t alone_of = 0;   // > 1: the share of one tp_rank of so many, the others left out
+  LoraSharding sharding = LoraSharding::kReplicated;
 };
 
 // Row i of `rows` runs with adapter i mod `adapters`.
@@ -57,6 +60,8 @@ class StepRig {
   absl::StatusOr<std::vector<double>> Decode(const StepCase& c);
   // Seconds a step while nobody waits for a result: what the device alone takes.
   absl::StatusOr<double> DecodeUnwatched(const StepCase& c);
+  // What the ranks call during a decode step.
+  absl::StatusOr<CollectiveStats> CollectivesOf(const StepCase& c);
   // Seconds from the start of a step to its tokens: an ordinary one, and the first after an adapter
   // was loaded anew.
   struct AfterLoad {
@@ -71,6 +76,9 @@ class StepRig {
   int tp_size() const { return tp_.tp_size(); }
   // What a decode step must read on this rank: weights, KV, distinct adapters.
   uint64_t StepBytes(const StepCase& c) const;
+  // Of the bytes of an adapter of that lora_rank on all projections, the largest part that a
+  // tp_rank holds, before pages are rounded up.
+  absl::StatusOr<double> LargestShare(int lora_rank) const;
   // Operations of the prompts of all rows without adapters: projections, attention, head.
   double PrefillFlops() const;
   uint64_t pool_bytes() const { return uint64_t{geometry_.num_pages} * geometry_.page_bytes; }
@@ -113,6 +121,7 @@ class StepRig {
   std::vector<std::string> blobs_;
   std::vector<std::unique_ptr<DeviceAdapter>> adapters_;
   std::vector<std::vector<PageId>> adapter_pages_;
+  std::vector<uint64_t> adapter_bytes_;  // of its rows on this rank
   std::vector<Row> rows_;
   SamplingParams greedy_;
   uint32_t next_page_ = 1;  // page 0 is scratch

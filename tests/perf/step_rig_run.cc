@@ -144,6 +144,13 @@ absl::StatusOr<double> StepRig::DecodeUnwatched(const StepCase& c) {
   return (many - few) / (options_.steps - 4);
 }
 
+absl::StatusOr<CollectiveStats> StepRig::CollectivesOf(const StepCase& c) {
+  const CollectiveStats before = communicator_->stats();
+  RETURN_IF_ERROR(Start(c, 0));
+  RETURN_IF_ERROR(Finish().status());
+  return communicator_->stats().Since(before);
+}
+
 absl::StatusOr<StepRig::AfterLoad> StepRig::StepAfterLoad(const StepCase& c) {
   const auto alone = [&]() -> absl::StatusOr<double> {
     RETURN_IF_ERROR(backend_.device->Wait(backend_.device->Mark()));

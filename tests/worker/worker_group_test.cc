@@ -60,14 +60,14 @@ class Cases {
       Add(expect, name);
     }
   }
-  LoadAdapter LoadOf(const std::string& name, int tp_size, uint32_t page_bytes,
-                     uint32_t& next_page) const {
+  LoadAdapter LoadOf(const std::string& name, int tp_size, uint32_t page_bytes, uint32_t& next_page,
+                     LoraSharding sharding = LoraSharding::kReplicated) const {
     const std::string& blob = blobs.at(name);
     const auto content = CanonicalAdapter::Parse(
         std::span(reinterpret_cast<const uint8_t*>(blob.data()), blob.size()), spec);
     const auto layout = AdapterLayout::Create(spec, content->spec(), *MakeTpPlan(spec, tp_size),
-                                              LoraSharding::kReplicated, DType::kF32, page_bytes);
-    LoadAdapter load{Sha256Of(blob), layout->id(), LoraSharding::kReplicated, {}};
+                                              sharding, DType::kF32, page_bytes);
+    LoadAdapter load{Sha256Of(blob), layout->id(), sharding, {}};
     for (uint32_t i = 0; i < layout->num_pages(); ++i) load.pages.push_back(PageId(next_page++));
     return load;
   }
@@ -100,9 +100,12 @@ class Driver {
   void Send(decltype(Command::kind) kind) {
     stream_.Send(CommandId(++commands_), epoch_, std::move(kind));
   }
-  void LoadAll() {
+  // `ways` in turn.
+  void LoadAll(const std::vector<LoraSharding>& ways = {LoraSharding::kReplicated}) {
+    size_t turn = 0;
     for (const auto& [name, blob] : cases_.blobs) {
-      const LoadAdapter load = cases_.LoadOf(name, tp_size_, report.geometry.page_bytes, next_page);
+      const LoadAdapter load = cases_.LoadOf(name, tp_size_, report.geometry.page_bytes, next_page,
+                                             ways[turn++ % ways.size()]);
       EXPECT_TRUE(Do(PrefetchAdapter{load.digest}).outcome.ok());
       const Completion loaded = Do(load);
       EXPECT_TRUE(loaded.outcome.ok()) << loaded.outcome;
@@ -241,6 +244,16 @@ class WorkerGroupTest : public testing::TestWithParam<int> {
                                                               "--device",
                                                               kGpus ? "cuda" : "cpu"});
   }
+  static void AwaitEnd(const std::vector<pid_t>& ranks, std::chrono::milliseconds within,
+                       const Process& job) {
+    const auto start = std::chrono::steady_clock::now();
+    for (const pid_t rank : ranks) {
+      while (IsRunning(rank)) {
+        ASSERT_LT(std::chrono::steady_clock::now() - start, within) << job.Output();
+        std::this_thread::sleep_for(5ms);
+      }
+    }
+  }
   // `signal` strikes a rank that has steps to run; a new group serves.
   void LoseRank(int signal, std::chrono::milliseconds within) {
     std::promise<void> busy;
@@ -263,12 +276,7 @@ class WorkerGroupTest : public testing::TestWithParam<int> {
       ASSERT_EQ(ranks.size(), static_cast<size_t>(GetParam()));
       kill(ranks.back(), signal);
       const auto start = std::chrono::steady_clock::now();
-      for (const pid_t rank : ranks) {
-        while (IsRunning(rank)) {
-          ASSERT_LT(std::chrono::steady_clock::now() - start, within) << job->Output();
-          std::this_thread::sleep_for(5ms);
-        }
-      }
+      ASSERT_NO_FATAL_FAILURE(AwaitEnd(ranks, within, *job));
       RecordProperty("down_ms", static_cast<int>((std::chrono::steady_clock::now() - start) / 1ms));
       const auto code = job->Wait(5000ms);
       ASSERT_TRUE(code.has_value()) << job->Output();
@@ -298,6 +306,27 @@ TEST_P(WorkerGroupTest, CasesInOneBatchBeforeAndAfterEvictAndReload) {
     driver.next_page = 2000;
     driver.LoadAll();
     driver.RunProbes();
+    s.Leave();
+    EXPECT_TRUE(s.AtEnd());
+    return grpc::Status::OK;
+  });
+  const auto job = Launch(coordinator->port());
+  EXPECT_EQ(job->Wait(60000ms), 0) << job->Output();
+}
+
+// lora_ranks from 1 to 16, odd ones too; an adapter comes back in another way than it went.
+TEST_P(WorkerGroupTest, CasesFullyShardedAndBesideReplicatedOnes) {
+  constexpr LoraSharding kWhole = LoraSharding::kReplicated, kParts = LoraSharding::kFullySharded;
+  const std::vector<LoraSharding> turns[] = {{kParts}, {kParts, kWhole}, {kWhole, kParts, kParts}};
+  const auto coordinator = Coordinator([&](ScriptedStream& s, int) {
+    Driver driver(s, cases_, GetParam(), {1, 1});
+    for (const auto& ways : turns) {
+      driver.LoadAll(ways);
+      driver.RunProbes();
+      for (const auto& [name, blob] : cases_.blobs) {
+        EXPECT_TRUE(driver.Do(DropAdapter{Sha256Of(blob), false}).outcome.ok());
+      }
+    }
     s.Leave();
     EXPECT_TRUE(s.AtEnd());
     return grpc::Status::OK;
@@ -391,6 +420,25 @@ constexpr auto kStoppedFor = 20000ms;  // 3 s on a machine that does nothing els
 #endif
 TEST_P(LostRankTest, AStoppedRankTakesItsGroupDownAndTheNextOneServes) {
   LoseRank(SIGSTOP, kStoppedFor);
+}
+
+// No step runs that could be late: the other ranks see that it stands still.
+TEST_P(LostRankTest, AnIdleGroupWithAStoppedRankEnds) {
+  for (const bool leader : {true, false}) {
+    std::promise<void> attached;
+    const auto coordinator = Coordinator([&](ScriptedStream& s, int) {
+      Driver driver(s, cases_, GetParam(), {1, 1});
+      attached.set_value();
+      s.AtEnd();
+      return grpc::Status::OK;
+    });
+    const auto job = Launch(coordinator->port());
+    ASSERT_EQ(attached.get_future().wait_for(60s), std::future_status::ready) << job->Output();
+    const std::vector<pid_t> ranks = job->Children();
+    ASSERT_EQ(ranks.size(), static_cast<size_t>(GetParam()));
+    kill(leader ? ranks.front() : ranks.back(), SIGSTOP);
+    AwaitEnd(ranks, kStoppedFor, *job);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(TpSize, WorkerGroupTest, testing::Values(1, 2));

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/log.h"
 #include "common/base/status.h"
 
 namespace rootstock {
@@ -21,8 +22,6 @@ absl::StatusOr<std::unique_ptr<Model>> Model::Create(const ModelSpec& spec, cons
                                                      int tp_rank, const ModelParts& parts,
                                                      const ModelLimits& limits) {
   std::unique_ptr<Model> model(new Model(spec, tp, tp_rank, parts, limits));
-  RETURN_IF_ERROR(model->AllocateWorkspaces());
-  RETURN_IF_ERROR(model->MakeRopeTables());
   const int heads_width = model->shape_.num_heads * spec.head_dim;
   OpsLimits ops;
   ops.max_tokens = limits.max_tokens;
@@ -35,8 +34,21 @@ absl::StatusOr<std::unique_ptr<Model>> Model::Create(const ModelSpec& spec, cons
   ops.tp_size = tp.tp_size();
   ops.tp_rank = tp_rank;
   ops.rehearsal = limits.rehearsal;
-  RETURN_IF_ERROR(parts.ops->Prepare(ops, [raw = model.get()] { return raw->RunCountedStep(); }));
+  ops.peers = parts.communicator->peers();
+  // A rank without room must not leave the others in the collectives that are recorded.
+  RETURN_IF_ERROR(parts.communicator->Agree(model->TakeMemory(ops)));
+  const absl::Status recorded =
+      parts.ops->Record([raw = model.get()] { return raw->RunCountedStep(); });
+  // The others may wait for this rank, and end the group before it can tell its error elsewhere.
+  if (!recorded.ok()) LogError(std::string(recorded.message()));
+  RETURN_IF_ERROR(recorded);
   return model;
+}
+
+absl::Status Model::TakeMemory(const OpsLimits& limits) {
+  RETURN_IF_ERROR(AllocateWorkspaces());
+  RETURN_IF_ERROR(MakeRopeTables());
+  return parts_.ops->Prepare(limits);
 }
 
 absl::Status Model::AllocateWorkspaces() {
@@ -142,15 +154,15 @@ absl::Status Model::RunStep() {
 // `down`: what LoRA adds to delta_, which the block before left.
 absl::Status Model::RunLayer(int layer, LoraDelta& down) {
   const LayerWeights& w = parts_.weights->layers()[layer];
-  // The first block follows the embedding.
-  parts_.ops->AddRmsNorm(residual_.as<float>(), layer == 0 ? nullptr : delta_.data(), down,
-                         w.input_norm, spec_.rms_norm_eps, spec_.hidden_size,
-                         /*outputs_only=*/false, hidden_.data());
+  if (layer == 0) {  // follows the embedding
+    parts_.ops->AddRmsNorm(residual_.as<float>(), nullptr, {}, w.input_norm, spec_.rms_norm_eps,
+                           spec_.hidden_size, /*outputs_only=*/false, hidden_.data());
+  } else {
+    RETURN_IF_ERROR(AddBlock(down, w.input_norm, /*outputs_only=*/false));
+  }
   LoraDelta output;
   RETURN_IF_ERROR(RunAttention(layer, output));
-  parts_.ops->AddRmsNorm(residual_.as<float>(), delta_.data(), output, w.post_norm,
-                         spec_.rms_norm_eps, spec_.hidden_size, /*outputs_only=*/false,
-                         hidden_.data());
+  RETURN_IF_ERROR(AddBlock(output, w.post_norm, /*outputs_only=*/false));
   return RunMlp(layer, down);
 }
 
@@ -171,7 +183,7 @@ absl::Status Model::RunAttention(int layer, LoraDelta& output) {
   const LoraTarget outputs[] = {RowParallelTarget(Module::kO)};
   output = parts_.ops->LoraShrink(layer, outputs, q, context);
   parts_.ops->Linear(context, w.o, nullptr, delta_.data());
-  return ReduceDelta(output);
+  return CompleteShrink(output);
 }
 
 absl::Status Model::RunMlp(int layer, LoraDelta& output) {
@@ -191,7 +203,7 @@ absl::Status Model::RunMlp(int layer, LoraDelta& output) {
   const LoraTarget outputs[] = {RowParallelTarget(Module::kDown)};
   output = parts_.ops->LoraShrink(layer, outputs, ffn, product);
   parts_.ops->Linear(product, w.down, nullptr, delta_.data());
-  return ReduceDelta(output);
+  return CompleteShrink(output);
 }
 
 LoraTarget Model::RowParallelTarget(Module module) const {
@@ -205,6 +217,13 @@ absl::Status Model::CompleteShrink(const LoraDelta& lora) {
   if (tp_.tp_size() == 1) return absl::OkStatus();
   const LoraExchange exchange = parts_.ops->LoraPack(lora);
   if (exchange.kind == LoraExchange::Kind::kNone) return absl::OkStatus();
+  if (exchange.done) {
+    const bool sum = exchange.kind == LoraExchange::Kind::kSum;
+    const size_t bytes = exchange.floats * sizeof(float);
+    parts_.communicator->Count(sum ? CollectiveOp::kAllReduce : CollectiveOp::kAllGather,
+                               sum ? bytes : bytes * tp_.tp_size());
+    return absl::OkStatus();
+  }
   if (exchange.kind == LoraExchange::Kind::kSum) {
     RETURN_IF_ERROR(parts_.communicator->AllReduceSum(exchange.data, exchange.floats, DType::kF32));
   } else {
@@ -217,20 +236,29 @@ absl::Status Model::CompleteShrink(const LoraDelta& lora) {
 }
 
 // LoRA's partial results of row-parallel modules join the base's: one collective for both.
-absl::Status Model::ReduceDelta(LoraDelta& lora) {
-  if (tp_.tp_size() == 1) return absl::OkStatus();
-  RETURN_IF_ERROR(CompleteShrink(lora));
-  parts_.ops->LoraExpand(lora, spec_.hidden_size, delta_.data());
-  lora = {};
-  return parts_.communicator->AllReduceSum(
-      delta_.data(), static_cast<size_t>(parts_.ops->num_tokens()) * spec_.hidden_size,
-      parts_.ops->activation_type());
+absl::Status Model::AddBlock(const LoraDelta& lora, const float* weight, bool outputs_only) {
+  Ops& ops = *parts_.ops;
+  const float eps = spec_.rms_norm_eps;
+  const int n = spec_.hidden_size;
+  float* const residual = residual_.as<float>();
+  if (tp_.tp_size() == 1) {
+    ops.AddRmsNorm(residual, delta_.data(), lora, weight, eps, n, outputs_only, hidden_.data());
+    return absl::OkStatus();
+  }
+  const size_t size = static_cast<size_t>(ops.num_tokens()) * n;
+  if (ops.SumAddRmsNorm(residual, delta_.data(), lora, weight, eps, n, outputs_only,
+                        hidden_.data())) {
+    parts_.communicator->Count(CollectiveOp::kAllReduce, size * DTypeBytes(ops.activation_type()));
+    return absl::OkStatus();
+  }
+  ops.LoraExpand(lora, n, delta_.data());
+  RETURN_IF_ERROR(parts_.communicator->AllReduceSum(delta_.data(), size, ops.activation_type()));
+  ops.AddRmsNorm(residual, delta_.data(), {}, weight, eps, n, outputs_only, hidden_.data());
+  return absl::OkStatus();
 }
 
 absl::Status Model::ComputeLogits(const LoraDelta& down) {
-  parts_.ops->AddRmsNorm(residual_.as<float>(), delta_.data(), down, parts_.weights->final_norm(),
-                         spec_.rms_norm_eps, spec_.hidden_size, /*outputs_only=*/true,
-                         hidden_.data());
+  RETURN_IF_ERROR(AddBlock(down, parts_.weights->final_norm(), /*outputs_only=*/true));
   parts_.ops->Head(hidden_.data(), parts_.weights->head(), partial_logits_.as<float>());
   return tp_.tp_size() == 1 ? absl::OkStatus() : GatherLogits();
 }

@@ -60,6 +60,8 @@ class Model {
  private:
   Model(const ModelSpec& spec, const TpPlan& tp, int tp_rank, const ModelParts& parts,
         const ModelLimits& limits);
+  // What needs no other rank.
+  absl::Status TakeMemory(const OpsLimits& limits);
   absl::Status AllocateWorkspaces();
   absl::Status MakeRopeTables();
   absl::Status CheckBatch(const ForwardBatch& batch) const;
@@ -75,7 +77,8 @@ class Model {
   absl::Status RunMlp(int layer, LoraDelta& output);
   LoraTarget RowParallelTarget(Module module) const;
   absl::Status CompleteShrink(const LoraDelta& lora);
-  absl::Status ReduceDelta(LoraDelta& lora);
+  // The block's output joins the residual: delta_ and `lora` of all ranks; hidden_ = its norm.
+  absl::Status AddBlock(const LoraDelta& lora, const float* weight, bool outputs_only);
   absl::Status ComputeLogits(const LoraDelta& down);
   absl::Status GatherLogits();
 

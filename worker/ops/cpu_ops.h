@@ -20,10 +20,11 @@ class CpuOps : public Ops {
       : threads_(threads), memory_(memory), sampler_(sampler) {}
 
   DType activation_type() const override { return DType::kF32; }
-  absl::Status Prepare(const OpsLimits& limits, const std::function<absl::Status()>&) override {
+  absl::Status Prepare(const OpsLimits& limits) override {
     limits_ = limits;
     return absl::OkStatus();
   }
+  absl::Status Record(const std::function<absl::Status()>&) override { return absl::OkStatus(); }
   absl::Status BeginStep(const StepView& step) override;
   int num_tokens() const override { return static_cast<int>(step_.token_ids.size()); }
   int num_outputs() const override { return static_cast<int>(step_.output_tokens.size()); }

@@ -55,8 +55,7 @@ void CudaOps::DropGraphs() {
   graphs_.clear();
 }
 
-absl::Status CudaOps::Prepare(const OpsLimits& limits,
-                              const std::function<absl::Status()>& forward) {
+absl::Status CudaOps::Prepare(const OpsLimits& limits) {
   DropGraphs();
   limits_ = limits;
   StepCapacity capacity;
@@ -94,6 +93,10 @@ absl::Status CudaOps::Prepare(const OpsLimits& limits,
     return MakeError(absl::StatusCode::kResourceExhausted, Reason::kNoMemory, "attention", "cuda",
                      error);
   }
+  return absl::OkStatus();
+}
+
+absl::Status CudaOps::Record(const std::function<absl::Status()>& forward) {
   RETURN_IF_ERROR(RecordAll(forward));
   RETURN_IF_ERROR(WarmUp(forward));
   return CudaStatus(cudaStreamSynchronize(device_.stream()), "graphs");
@@ -183,7 +186,7 @@ const CudaOps::Graph* CudaOps::FindGraph(const StepSizes& exact) const {
     if (graph.sizes.rows < exact.rows || (graph.sizes.groups > 0) != (exact.groups > 0)) continue;
     if ((graph.sizes.exchange > 0) != (exact.exchange > 0)) continue;
     if (graph.sizes.groups >= exact.groups && graph.sizes.members >= exact.members &&
-        graph.sizes.exchange >= exact.exchange) {
+        (graph.sizes.exchange >= exact.exchange || ExchangesItself(graph.sizes))) {
       return &graph;
     }
   }

@@ -1,6 +1,7 @@
 // CudaOps: LoRA, and what fully sharded adapters exchange.
 #include <algorithm>
 
+#include "kernels/collective/exchange_lora_cuda.h"
 #include "worker/ops/cuda_ops.h"
 
 namespace rootstock {
@@ -34,15 +35,29 @@ LoraDelta CudaOps::LoraShrink(int layer, std::span<const LoraTarget> targets, in
   return delta;
 }
 
+bool CudaOps::ExchangesItself(const StepSizes& sizes) const {
+  return limits_.peers != nullptr &&
+         cuda::TakesExchangeLora(*limits_.peers, sizes.tokens, sizes.members);
+}
+
 LoraExchange CudaOps::LoraPack(const LoraDelta& lora) {
   if (lora.num_targets == 0 || sizes_.exchange == 0) return {};
   const bool gather = !IsRowParallel(lora.targets[0].module);
   const cuda::LoraTargets targets = TargetsOf(lora, LoraView::kShrink);
-  cuda::PackLora(lora_, exchange_, targets, gather, sizes_.tokens, device_.stream());
-  return gather ? LoraExchange{LoraExchange::Kind::kGather, exchange_.data,
-                               cuda::LoraGatherFloats(exchange_, targets)}
-                : LoraExchange{LoraExchange::Kind::kSum, exchange_.data,
-                               cuda::LoraSumFloats(exchange_, targets)};
+  LoraExchange out;
+  out.kind = gather ? LoraExchange::Kind::kGather : LoraExchange::Kind::kSum;
+  out.data = exchange_.data;
+  out.floats =
+      gather ? cuda::LoraGatherFloats(exchange_, targets) : cuda::LoraSumFloats(exchange_, targets);
+  out.done = ExchangesItself(sizes_);
+  if (!out.done) {
+    cuda::PackLora(lora_, exchange_, targets, gather, sizes_.tokens, device_.stream());
+    return out;
+  }
+  const cudaError_t error = cuda::ExchangeLora(*limits_.peers, lora_, exchange_, targets, gather,
+                                               sizes_.tokens, device_.stream());
+  Check("LoRA exchange", error == cudaSuccess ? "" : cudaGetErrorString(error));
+  return out;
 }
 
 void CudaOps::LoraUnpack(const LoraDelta& lora, const LoraExchange& exchange) {

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "kernels/activation/activation_cuda.h"
+#include "kernels/collective/sum_norm_cuda.h"
 #include "kernels/norm/norm_cuda.h"
 #include "kernels/rope/rope_cuda.h"
 
@@ -149,6 +150,23 @@ void CudaOps::AddRmsNorm(float* residual, void* delta, const LoraDelta& lora, co
   args.num_rows = some ? sizes_.outputs : 0;
   args.out = out;
   cuda::AddRmsNorm(args, lora_, TargetsOf(lora, LoraView::kExpand), device_.stream());
+}
+
+bool CudaOps::SumAddRmsNorm(float* residual, const void* delta, const LoraDelta& lora,
+                            const float* weight, float eps, int n, bool outputs_only, void* out) {
+  const bool some = outputs_only && !every_token_has_output_;
+  if (limits_.peers == nullptr || some || sizes_.tokens > cuda::kMostSumNormTokens ||
+      !cuda::TakesSumNorm(*limits_.peers, type_, n)) {
+    return false;
+  }
+  const cuda::SumNormArgs args{type_, residual, delta, weight, eps, n, sizes_.tokens, out};
+  cuda::SumNormLora added;
+  added.step = lora_;
+  added.whole = TargetsOf(lora, LoraView::kExpand);
+  if (sizes_.exchange > 0) added.slice = TargetsOf(lora, LoraView::kExpandSlice);
+  const cudaError_t error = cuda::SumAddRmsNorm(*limits_.peers, args, added, device_.stream());
+  Check("sum and norm", error == cudaSuccess ? "" : cudaGetErrorString(error));
+  return true;
 }
 
 cuda::LinearArgs CudaOps::ArgsOf(const void* x, int m, const Matrix& w, const float* bias,

@@ -27,8 +27,8 @@ class CudaOps : public Ops {
   ~CudaOps() override;
 
   DType activation_type() const override { return compute_type_; }
-  absl::Status Prepare(const OpsLimits& limits,
-                       const std::function<absl::Status()>& forward) override;
+  absl::Status Prepare(const OpsLimits& limits) override;
+  absl::Status Record(const std::function<absl::Status()>& forward) override;
   uint64_t recorded_bytes() const override { return graph_bytes_; }
   absl::Status BeginStep(const StepView& step) override;
   int num_tokens() const override { return sizes_.tokens; }
@@ -38,6 +38,8 @@ class CudaOps : public Ops {
   void Embed(const Matrix& table, int first_id, float* residual) override;
   void AddRmsNorm(float* residual, void* delta, const LoraDelta& lora, const float* weight,
                   float eps, int n, bool outputs_only, void* out) override;
+  bool SumAddRmsNorm(float* residual, const void* delta, const LoraDelta& lora, const float* weight,
+                     float eps, int n, bool outputs_only, void* out) override;
   void Linear(const void* x, const Matrix& w, const float* bias, void* out) override;
   void Head(const void* x, const Matrix& w, float* logits) override;
   void JoinLogits(std::span<const int> widths, const float* parts, float* logits) override;
@@ -74,6 +76,8 @@ class CudaOps : public Ops {
   absl::Status WarmUp(const std::function<absl::Status()>& forward);
   // As kernels see them: a view's layers follow those of the view before.
   kernels::cuda::LoraTargets TargetsOf(const LoraDelta& lora, LoraView view) const;
+  // Whether fully sharded adapters' v is exchanged by an operator, whatever the lora_ranks.
+  bool ExchangesItself(const StepSizes& sizes) const;
   // A token a row, each with an output, in order.
   static bool IsDecode(const StepView& step, const StepSizes& exact);
   // The smallest graph that a decode step fits, or null.

@@ -13,6 +13,10 @@
 
 namespace rootstock {
 
+namespace kernels::cuda {
+struct PeerGroup;
+}
+
 // A weight [rows, cols], row-major, on the device. Borrowed.
 struct Matrix {
   const void* data = nullptr;
@@ -122,6 +126,7 @@ struct LoraExchange {
   enum class Kind : uint8_t { kNone, kGather, kSum } kind = Kind::kNone;
   float* data = nullptr;
   size_t floats = 0;
+  bool done = false;  // by LoraPack itself, through OpsLimits::peers: v is whole
 };
 
 struct RopeAndKv {
@@ -152,6 +157,7 @@ struct OpsLimits {
   int tp_size = 1;
   int tp_rank = 0;
   bool rehearsal = false;  // no step will come: what steps take is wanted, recordings only counted
+  const kernels::cuda::PeerGroup* peers = nullptr;  // Communicator::peers
 };
 
 struct OpsStepStats {
@@ -168,12 +174,12 @@ class Ops {
   virtual ~Ops() = default;
   virtual DType activation_type() const = 0;
 
-  // Takes what steps of at most these sizes need. `forward` calls the operators of a whole step,
-  // and is borrowed: where launches can be recorded it runs here for steps of fixed sizes, and Run
-  // replays it.
-  virtual absl::Status Prepare(const OpsLimits& limits,
-                               const std::function<absl::Status()>& forward) = 0;
-  // Device memory of what Prepare recorded, or after a rehearsal would record.
+  // Takes the memory that steps of at most these sizes need.
+  virtual absl::Status Prepare(const OpsLimits& limits) = 0;
+  // After Prepare, on every tp_rank. `forward` calls the operators of a whole step: where launches
+  // can be recorded it runs here for steps of fixed sizes, and Run replays it.
+  virtual absl::Status Record(const std::function<absl::Status()>& forward) = 0;
+  // Device memory of what Record recorded, or after a rehearsal would record.
   virtual uint64_t recorded_bytes() const { return 0; }
   virtual absl::Status BeginStep(const StepView& step) = 0;
   // Rows that operators run with: the step's, or more where sizes are fixed; the rest are pads.
@@ -191,6 +197,15 @@ class Ops {
   // out[i] = weight [n] · residual[t] / sqrt(mean(residual[t]²) + eps), t = i or output_tokens[i].
   virtual void AddRmsNorm(float* residual, void* delta, const LoraDelta& lora, const float* weight,
                           float eps, int n, bool outputs_only, void* out) = 0;
+
+  // delta += lora on this tp_rank, delta = Σ over tp_ranks, then as AddRmsNorm, in one operator. It
+  // is a collective, of all tokens of delta. False, and nothing was done, where the sum must be the
+  // communicator's.
+  virtual bool SumAddRmsNorm(float* /*residual*/, const void* /*delta*/, const LoraDelta& /*lora*/,
+                             const float* /*weight*/, float /*eps*/, int /*n*/,
+                             bool /*outputs_only*/, void* /*out*/) {
+    return false;
+  }
 
   // out [tokens, w.rows] = x [tokens, w.cols] · wᵀ + bias [w.rows] (null: none).
   virtual void Linear(const void* x, const Matrix& w, const float* bias, void* out) = 0;

@@ -39,6 +39,12 @@ void CollectiveStats::Add(const CollectiveStats& other) {
   }
 }
 
+void CollectiveStats::Count(CollectiveOp op, size_t bytes) {
+  CollectiveCounters& counters = counters_[static_cast<int>(op)];
+  ++counters.calls;
+  counters.bytes += bytes;
+}
+
 OwnWork::OwnWork(const CollectiveStats& stats)
     : stats_(stats), collectives_(stats.seconds()), start_(std::chrono::steady_clock::now()) {}
 

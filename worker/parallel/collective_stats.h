@@ -29,6 +29,8 @@ class CollectiveStats {
   // Calls and bytes since `earlier`, a copy of these; no seconds.
   CollectiveStats Since(const CollectiveStats& earlier) const;
   void Add(const CollectiveStats& other);
+  // A call that took no time of the host's.
+  void Count(CollectiveOp op, size_t bytes);
 
   // Counts one call over its own lifetime.
   class Timer {

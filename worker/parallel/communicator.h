@@ -10,6 +10,10 @@
 
 namespace rootstock {
 
+namespace kernels::cuda {
+struct PeerGroup;
+}
+
 // Every rank makes the same calls in the same order. In the host's memory a call is done when it
 // returns; on a GPU it is enqueued as an operator is, and can be recorded with them. A failed call
 // leaves the group unusable: the caller leaves its step and the process ends. *Step thread only.*
@@ -33,6 +37,15 @@ class Communicator {
   virtual absl::Status Gather(const void* in, std::span<const size_t> counts, void* out, DType type,
                               int root) = 0;
   virtual absl::Status Broadcast(void* data, size_t bytes, int root) = 0;
+
+  // Tells all ranks how it went on each of them; waits for all. OK where it went well everywhere,
+  // else the error of the first that failed, which it names; the same on every rank.
+  virtual absl::Status Agree(const absl::Status& mine) = 0;
+
+  // For operators that make a collective themselves, in the other ranks' memory: null where they
+  // can't, for all ranks alike. Each is then told by Count, when it was enqueued or recorded.
+  virtual const kernels::cuda::PeerGroup* peers() const { return nullptr; }
+  virtual void Count(CollectiveOp, size_t /*bytes*/) {}
 
   // All that was enqueued so far is due: where a lost rank can leave it waiting for ever, the
   // process ends with an error once it is overdue.

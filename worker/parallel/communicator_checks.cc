@@ -7,6 +7,7 @@
 #include <numeric>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 
 namespace rootstock {
@@ -78,6 +79,22 @@ absl::Status CheckBroadcast(Communicator& c, size_t bytes) {
   return absl::OkStatus();
 }
 
+// One rank's error, with its detail, is what all get.
+void CheckAgree(Communicator& c) {
+  EXPECT_TRUE(c.Agree(absl::OkStatus()).ok());
+  const int last = c.size() - 1;
+  absl::Status mine;
+  if (c.rank() == last) {
+    mine = MakeError(absl::StatusCode::kResourceExhausted, Reason::kNoMemory, "workspace", "cpu",
+                     "no 7 bytes");
+  }
+  const absl::Status all = c.Agree(mine);
+  EXPECT_EQ(all.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(all.message(), absl::StrCat("tp_rank ", last, ": workspace=cpu: no 7 bytes"));
+  ASSERT_TRUE(GetErrorDetail(all).has_value());
+  EXPECT_EQ(GetErrorDetail(all)->reason, Reason::kNoMemory);
+}
+
 }  // namespace
 
 absl::Status CheckCollectives(Communicator& communicator) {
@@ -86,6 +103,7 @@ absl::Status CheckCollectives(Communicator& communicator) {
   }
   for (const size_t n : {1, 100, 5001}) RETURN_IF_ERROR(CheckGathers(communicator, n));
   for (const size_t n : {0, 1, 9001}) RETURN_IF_ERROR(CheckBroadcast(communicator, n));
+  CheckAgree(communicator);
   return absl::OkStatus();
 }
 

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "worker/parallel/agree.h"
 #include "worker/parallel/check_counts.h"
 
 namespace rootstock {
@@ -60,6 +61,8 @@ MpiCommunicator::~MpiCommunicator() {
   MPI_Finalized(&finalized);
   if (!finalized) MPI_Comm_free(&comm_);
 }
+
+absl::Status MpiCommunicator::Agree(const absl::Status& mine) { return AgreeOver(comm_, mine); }
 
 absl::Status MpiCommunicator::AllReduceSum(void* data, size_t n, DType type) {
   CollectiveStats::Timer timer(stats_, CollectiveOp::kAllReduce, n * DTypeBytes(type));

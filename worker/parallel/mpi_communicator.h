@@ -29,6 +29,7 @@ class MpiCommunicator : public Communicator {
   absl::Status Gather(const void* in, std::span<const size_t> counts, void* out, DType type,
                       int root) override;
   absl::Status Broadcast(void* data, size_t bytes, int root) override;
+  absl::Status Agree(const absl::Status& mine) override;
   const CollectiveStats& stats() const override { return stats_; }
 
  private:

@@ -13,6 +13,7 @@
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "worker/device/cuda_device.h"
+#include "worker/parallel/agree.h"
 #include "worker/parallel/check_counts.h"
 #include "worker/parallel/make_communicator.h"
 #include "worker/parallel/peer_memory.h"
@@ -55,6 +56,11 @@ class NcclCommunicator : public Communicator {
   absl::Status Broadcast(void* data, size_t bytes, int root) override;
   void Watch() override { watchdog_->Mark(device_.stream()); }
   absl::Status Health() const override;
+  absl::Status Agree(const absl::Status& mine) override { return AgreeOver(mpi_, mine); }
+  const cuda::PeerGroup* peers() const override {
+    return peers_ == nullptr ? nullptr : &peers_->group();
+  }
+  void Count(CollectiveOp op, size_t bytes) override { stats_.Count(op, bytes); }
   const CollectiveStats& stats() const override { return stats_; }
   void CountReplay(const CollectiveStats& calls) override { stats_.Add(calls); }
 
@@ -126,12 +132,8 @@ absl::Status NcclCommunicator::JoinNccl() {
 }
 
 absl::Status NcclCommunicator::Start(const NcclOptions& options) {
-  const absl::Status joined = JoinNccl();
   // Whoever is left alone here would wait in the exchanges below.
-  int well = joined.ok() ? 1 : 0, all = 0;
-  MPI_Allreduce(&well, &all, 1, MPI_INT, MPI_MIN, mpi_);
-  RETURN_IF_ERROR(joined);
-  if (all == 0) return NcclError("ncclCommInitRankConfig", "failed on another tp_rank");
+  RETURN_IF_ERROR(AgreeOver(mpi_, JoinNccl()));
   algorithms_ = options.algorithms.value_or(DefaultAlgorithms(size_));
   MPI_Bcast(&algorithms_, sizeof(algorithms_), MPI_BYTE, 0, mpi_);
   const size_t others = size_ - 1;
@@ -264,21 +266,6 @@ absl::Status NcclCommunicator::Broadcast(void* data, size_t bytes, int root) {
 }
 
 }  // namespace
-
-absl::Status CanJoinGpus() {
-  int version = 0;
-  const ncclResult_t found = ncclGetVersion(&version);
-  if (found == ncclSuccess) return absl::OkStatus();
-  return MakeError(absl::StatusCode::kFailedPrecondition, Reason::kInvalidArgument, "device",
-                   "cuda",
-                   absl::StrCat("several ranks on GPUs need NCCL: ", ncclGetErrorString(found)));
-}
-
-std::string NcclVersion() {
-  int version = 0;
-  if (ncclGetVersion(&version) != ncclSuccess) return "none";
-  return absl::StrCat(version / 10000, ".", version / 100 % 100, ".", version % 100);
-}
 
 AlgorithmTable DefaultAlgorithms(int size) {
   if (size > cuda::kMaxPeers) return {};

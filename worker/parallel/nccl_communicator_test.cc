@@ -226,6 +226,54 @@ TEST_F(NcclCommunicatorTest, ALostRankIsNoticedInNccl) {
   CheckLoss({.algorithms = AlgorithmTable{}});
 }
 
+// One rank has no room for its inbox: all do without, and with NCCL.
+TEST_F(NcclCommunicatorTest, WithoutPeerMemoryOnOneRankAllTakeNccl) {
+  constexpr size_t kGib = size_t{1} << 30;
+  void* taken = nullptr;
+  size_t free = 0, total = 0;
+  ASSERT_EQ(cudaMemGetInfo(&free, &total), cudaSuccess);
+  if (FindNode().local_rank == 1) {
+    ASSERT_EQ(cudaMalloc(&taken, free - 5 * kGib), cudaSuccess);
+  }
+  Join({.algorithms = AlgorithmTable{2 * kGib, 2 * kGib}});  // an inbox of 6 GiB
+  EXPECT_EQ(communicator_->peers(), nullptr);
+  for (const size_t n : {1, 576, 70001}) CheckSum(n);
+  CheckGathers(5001);
+  CheckBroadcast(9001);
+  communicator_.reset();
+  cudaFree(taken);
+}
+
+// Two ranks on one GPU: NCCL refuses; nobody is left waiting, and all say the same.
+TEST_F(NcclCommunicatorTest, AFailedJoinIsEveryRanksError) {
+  auto first = CudaDevice::Create(0);
+  ASSERT_TRUE(first.ok());
+  const auto joined = MakeNcclCommunicator(MPI_COMM_WORLD, **first);
+  ASSERT_FALSE(joined.ok());
+  const std::string text(joined.status().message());
+  EXPECT_EQ(text.rfind("tp_rank ", 0), 0u) << text;
+  EXPECT_NE(text.find("NCCL=ncclCommInitRankConfig: "), std::string::npos) << text;
+  ASSERT_EQ(cudaSetDevice(FindNode().local_rank), cudaSuccess);
+  Join();
+  CheckSum(576);
+}
+
+// The error of one rank, with its detail, is what all get.
+TEST_F(NcclCommunicatorTest, RanksAgree) {
+  Join();
+  EXPECT_TRUE(communicator_->Agree(absl::OkStatus()).ok());
+  absl::Status mine;
+  if (rank_ == 1) {
+    mine = MakeError(absl::StatusCode::kResourceExhausted, Reason::kNoMemory, "workspace", "cuda:1",
+                     "no 7 bytes");
+  }
+  const absl::Status all = communicator_->Agree(mine);
+  EXPECT_EQ(all.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(all.message(), "tp_rank 1: workspace=cuda:1: no 7 bytes");
+  ASSERT_TRUE(GetErrorDetail(all).has_value());
+  EXPECT_EQ(GetErrorDetail(all)->reason, Reason::kNoMemory);
+}
+
 }  // namespace
 }  // namespace rootstock
 

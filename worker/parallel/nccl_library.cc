@@ -3,6 +3,10 @@
 #include <dlfcn.h>
 #include <nccl.h>
 
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "worker/parallel/make_communicator.h"
+
 namespace {
 
 void* Library() {
@@ -66,3 +70,22 @@ ROOTSTOCK_NCCL_FUNCTION(ncclRecv,
                         (out, count, type, peer, comm, stream))
 
 }  // extern "C"
+
+namespace rootstock {
+
+absl::Status CanJoinGpus() {
+  int version = 0;
+  const ncclResult_t found = ncclGetVersion(&version);
+  if (found == ncclSuccess) return absl::OkStatus();
+  return MakeError(absl::StatusCode::kFailedPrecondition, Reason::kInvalidArgument, "device",
+                   "cuda",
+                   absl::StrCat("several ranks on GPUs need NCCL: ", ncclGetErrorString(found)));
+}
+
+std::string NcclVersion() {
+  int version = 0;
+  if (ncclGetVersion(&version) != ncclSuccess) return "none";
+  return absl::StrCat(version / 10000, ".", version / 100 % 100, ".", version % 100);
+}
+
+}  // namespace rootstock

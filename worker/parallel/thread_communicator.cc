@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "worker/parallel/agree.h"
 #include "worker/parallel/check_counts.h"
 
 namespace rootstock {
@@ -33,6 +34,17 @@ absl::Status ThreadGroup::Meet() {
 absl::Status ThreadCommunicator::Post(const void* data, size_t bytes) {
   group_->posted_[rank_] = {data, bytes};
   return group_->Meet();
+}
+
+absl::Status ThreadCommunicator::Agree(const absl::Status& mine) {
+  RETURN_IF_ERROR(Post(&mine, 0));
+  absl::Status first;
+  for (int r = 0; r < size() && first.ok(); ++r) {
+    const auto& of_rank = *static_cast<const absl::Status*>(group_->posted_[r].data);
+    if (!of_rank.ok()) first = FailedOn(r, of_rank);
+  }
+  RETURN_IF_ERROR(group_->Meet());
+  return first;
 }
 
 absl::Status ThreadCommunicator::AllReduceSum(void* data, size_t n, DType type) {

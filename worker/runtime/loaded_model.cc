@@ -125,16 +125,18 @@ absl::Status LoadedModel::MakeModel(const ModelLimits& limits) {
 }
 
 // What steps of these limits take, libraries and graphs included, is found by a rehearsal beside as
-// few pages as there can be.
+// few pages as there can be. A rank that has no room must not leave the others in the next
+// collective: all agree on each part.
 absl::Status LoadedModel::PlanPages(const ModelLimits& limits) {
   PageGeometry& geometry = info_.geometry;
   geometry.num_pages = kFewestPages;
-  RETURN_IF_ERROR(MakePages());
+  RETURN_IF_ERROR(communicator_->Agree(MakePages()));
   ModelLimits rehearsal = limits;
   rehearsal.rehearsal = true;
   RETURN_IF_ERROR(MakeModel(rehearsal));
-  ASSIGN_OR_RETURN(uint64_t free, backend_.device->FreeBytes());
-  free -= std::min(free, ops_->recorded_bytes());
+  const absl::StatusOr<uint64_t> left = backend_.device->FreeBytes();
+  RETURN_IF_ERROR(communicator_->Agree(left.status()));
+  const uint64_t free = *left - std::min(*left, ops_->recorded_bytes());
   model_.reset();
   ops_.reset();
   slab_.reset();
@@ -158,12 +160,12 @@ absl::Status LoadedModel::PlanPages(const ModelLimits& limits) {
   geometry.num_pages = pages;
   LogInfo("pages: ", pages, " of ", geometry.page_bytes, " bytes; ", free >> 20,
           " MiB were free beside weights and workspaces");
-  return MakePages();
+  return communicator_->Agree(MakePages());
 }
 
 absl::Status LoadedModel::Prepare(const ModelLimits& limits, int max_logprobs) {
-  RETURN_IF_ERROR(backend_.sampler->Prepare(
-      {limits.num_slots, limits.max_outputs, max_logprobs, spec_.vocab_size}));
+  RETURN_IF_ERROR(communicator_->Agree(backend_.sampler->Prepare(
+      {limits.num_slots, limits.max_outputs, max_logprobs, spec_.vocab_size})));
   if (model_ != nullptr && limits == limits_) return absl::OkStatus();
   model_.reset();
   if (slab_ == nullptr) RETURN_IF_ERROR(PlanPages(limits));

@@ -46,7 +46,8 @@ WorkerMetrics::WorkerMetrics(Metrics& m, int tp_rank, const WorkerFacts& facts)
                                    "Segments (one adapter at one module) run by a LoRA kernel.",
                                    {{"tp_rank", {tp_rank_}}, {"kernel", LoraKernels()}})),
       collective_seconds_(m.MakeCounter("collective_seconds_total",
-                                        "Time in collectives, waiting for other ranks included.",
+                                        "Time of the host in collectives, waiting for other ranks "
+                                        "included; with GPUs they are only enqueued in it.",
                                         {{"tp_rank", {tp_rank_}}, {"op", OpNames()}})),
       collective_calls_(m.MakeCounter("collective_calls_total", "Collectives that were called.",
                                       {{"tp_rank", {tp_rank_}}, {"op", OpNames()}})),
