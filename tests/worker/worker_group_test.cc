@@ -324,7 +324,7 @@ TEST_P(WorkerGroupTest, CasesFullyShardedAndBesideReplicatedOnes) {
       driver.LoadAll(ways);
       driver.RunProbes();
       for (const auto& [name, blob] : cases_.blobs) {
-        EXPECT_TRUE(driver.Do(DropAdapter{Sha256Of(blob), false}).outcome.ok());
+        EXPECT_TRUE(driver.Do(DropAdapter{Sha256Of(blob), Tier::kDevice}).outcome.ok());
       }
     }
     s.Leave();
