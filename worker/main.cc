@@ -11,6 +11,7 @@
 #include "common/base/status.h"
 #include "common/wire/library_log.h"
 #include "worker/device/cpu_device.h"
+#include "worker/link/blob_cache.h"
 #include "worker/link/group_bus.h"
 #include "worker/link/group_guard.h"
 #include "worker/link/group_link.h"
@@ -83,11 +84,11 @@ absl::StatusOr<int> Serve(const WorkerOptions& options, GroupBus& bus, Metrics& 
   RETURN_IF_ERROR(bus.Agree(communicator.status()));
   // Steps on GPUs leave the host idle: it waits beside the watchdog of their collectives.
   if (plan->cuda) bus.set_patience(patience, on_loss);
-  const std::filesystem::path cache = std::filesystem::path(options.cache_dir) / "adapters";
+  BlobCache cache(std::filesystem::path(options.cache_dir) / "adapters", options.disk_cache_bytes);
   const LoadPeers peers{node.tp_ranks, [&bus] { return bus.Meet(absl::OkStatus()); }};
   auto model = LoadedModel::Create(
       plan->source, plan->spec, plan->tp, *std::move(backend), group.geometry, **communicator,
-      [&cache](const Digest& d) { return cache / d.Hex(); }, peers);
+      {[&cache](const Digest& d) { return cache.Read(d); }, HostCacheBytes(options, place)}, peers);
   RETURN_IF_ERROR(bus.Meet(model.status()));
   LogInfo("ready: tp_rank ", bus.tp_rank(), " of ", bus.tp_size(), " on ", device, ", ", threads,
           " threads, ", DTypeName(plan->source.dtype), " weights, ",
@@ -99,7 +100,7 @@ absl::StatusOr<int> Serve(const WorkerOptions& options, GroupBus& bus, Metrics& 
       {plan->cuda ? device : "", hello.rank.host, options.group, hello.rank.build});
   RuntimeExecutor executor(runtime, worker_metrics, **communicator);
   auto code =
-      RunGroup(bus, executor, {options.coordinator, cache, node.local_rank == 0, group.info});
+      RunGroup(bus, executor, cache, {options.coordinator, node.local_rank == 0, group.info});
   if (!code.ok()) {
     // Other ranks may wait in a collective that this one has left.
     LogError(std::string(code.status().message()));

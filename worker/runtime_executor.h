@@ -5,6 +5,7 @@
 #include <optional>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "worker/link/executor.h"
 #include "worker/parallel/communicator.h"
@@ -15,7 +16,7 @@ namespace rootstock {
 
 // The link's commands to the runtime, what they did to the metrics. Borrows all. *Step thread
 // only.*
-class RuntimeExecutor : public CommandExecutor {
+class RuntimeExecutor : public CommandExecutor, private AdapterWork {
  public:
   RuntimeExecutor(WorkerRuntime& runtime, WorkerMetrics& metrics, const Communicator& communicator)
       : runtime_(runtime), metrics_(metrics), communicator_(communicator) {}
@@ -45,12 +46,36 @@ class RuntimeExecutor : public CommandExecutor {
   }
   uint64_t work_us() const override { return work_us_; }
   void ObserveWork(std::span<const uint64_t> work_us) override { metrics_.ObserveWork(work_us); }
-  void Abandon(const Command& command) override { runtime_.Abandon(command); }
+  AdapterWork& adapters() override { return *this; }
 
  private:
+  void NotifyWhenLoaded(std::function<void()> done) override {
+    runtime_.loader().NotifyWhenDone(std::move(done));
+  }
+  std::optional<absl::Status> OutcomeOf(CommandId id) override { return runtime_.OutcomeOf(id); }
+  bool WasInHost(CommandId id) override { return runtime_.loader().WasInHost(id); }
+  absl::Status Settle(CommandId id, const absl::Status& outcome) override {
+    const absl::Status settled = runtime_.Settle(id, outcome);
+    metrics_.ObserveLoads(runtime_.loader().stats());
+    return settled;
+  }
+  absl::Status AwaitLoads(const StepPlan& plan) override { return runtime_.AwaitLoads(plan); }
+  std::vector<TierChange> HostTier() override { return OnHost(runtime_.loader().host().List()); }
+  std::vector<TierChange> TakeHostChanges() override {
+    return OnHost(runtime_.loader().host().TakeChanges());
+  }
+
+  static std::vector<TierChange> OnHost(const std::vector<HostChange>& changes) {
+    std::vector<TierChange> out;
+    for (const HostChange& change : changes) {
+      out.push_back({{change.digest, Tier::kHost, change.bytes}, change.present});
+    }
+    return out;
+  }
   void Observe(bool had_rows) {
     if (had_rows) metrics_.ObserveStep(runtime_.last_step());
     metrics_.ObserveTick(communicator_.stats());
+    metrics_.ObserveLoads(runtime_.loader().stats());
   }
 
   WorkerRuntime& runtime_;

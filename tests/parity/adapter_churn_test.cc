@@ -4,12 +4,14 @@
 #include <unistd.h>
 
 #include <fstream>
+#include <iterator>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/layout/adapter_image.h"
 #include "common/lora/peft_loader.h"
 #include "worker/parallel/thread_communicator.h"
+#include "worker/runtime/finish_load.h"
 #include "worker/runtime/loaded_model.h"
 #include "worker/runtime/worker_runtime.h"
 
@@ -23,6 +25,7 @@ const fs::path kAdapters = ROOTSTOCK_SOURCE_DIR "/tests/cases/adapters";
 constexpr uint32_t kHeld = 6;  // adapters resident at a time
 constexpr uint32_t kPagesOfOne = 40;
 constexpr uint32_t kNumPages = 600;
+constexpr uint64_t kHostBytes = uint64_t{8} << 20;
 
 size_t HeapBytes() {
   malloc_trim(0);
@@ -52,18 +55,25 @@ class AdapterChurnTest : public testing::Test {
     }
     model_ = *LoadedModel::Create({kModel, false, DType::kF32}, spec_, tp_,
                                   MakeCpuBackend(/*threads=*/1), geometry_, *self_,
-                                  [this](const Digest& d) { return PathOf(d); });
+                                  {[this](const Digest& d) { return Content(d); }, kHostBytes});
     runtime_ = std::make_unique<WorkerRuntime>(*model_, *self_);
     EXPECT_TRUE(runtime_->Attach({1, 1}, {100, 8, 64, 20}).ok());
   }
   ~AdapterChurnTest() override { fs::remove_all(dir_); }
 
   fs::path PathOf(const Digest& digest) const { return dir_ / digest.Hex(); }
+  // Whatever lies under the digest.
+  absl::StatusOr<std::string> Content(const Digest& digest) const {
+    std::ifstream in(PathOf(digest), std::ios::binary);
+    return std::string(std::istreambuf_iterator<char>(in), {});
+  }
   // Adapter i of as many as one likes: contents take turns, digests do not.
   static Digest DigestOf(uint32_t i) { return Sha256Of(absl::StrCat("adapter ", i)); }
 
   Completion Do(decltype(Command::kind) kind) {
-    const auto completion = runtime_->Start({CommandId(++commands_), {1, 1}, std::move(kind)});
+    const CommandId id(++commands_);
+    const auto completion = runtime_->Start({id, {1, 1}, std::move(kind)});
+    if (completion.ok() && !completion->has_value()) return {id, FinishLoad(*runtime_, id), {}};
     EXPECT_TRUE(completion.ok() && (*completion)->outcome.ok());
     return **completion;
   }
@@ -79,10 +89,12 @@ class AdapterChurnTest : public testing::Test {
     LoadAdapter load{DigestOf(i), layout->id(), LoraSharding::kReplicated, {}};
     const uint32_t first = 1 + i % (kHeld + 1) * kPagesOfOne;
     for (uint32_t p = 0; p < layout->num_pages(); ++p) load.pages.push_back(PageId(first + p));
-    Do(std::move(load));
+    EXPECT_TRUE(Do(std::move(load)).outcome.ok());
   }
+  // From every tier.
   void Drop(uint32_t i) {
-    Do(DropAdapter{DigestOf(i), Tier::kDevice});
+    EXPECT_GT(Do(DropAdapter{DigestOf(i), kAllTiers}).freed.host, 0u);
+    runtime_->loader().host().TakeChanges();  // as the link does
     fs::remove(PathOf(DigestOf(i)));
   }
   // One step with a row of adapter i.
@@ -128,6 +140,7 @@ TEST_F(AdapterChurnTest, MemoryIsFlatOverHundredsOfAdapters) {
   EXPECT_LE(ResidentBytes(), resident + (512 << 10));
   for (uint32_t i = kMany - kHeld; i < kMany; ++i) Drop(i);
   EXPECT_EQ(runtime_->num_adapters(), 0u);
+  EXPECT_EQ(runtime_->loader().host().used_bytes(), 0u);
   EXPECT_LT(HeapBytes(), heap);
 }
 

@@ -6,17 +6,21 @@
 
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/half.h"
 #include "common/layout/adapter_layout.h"
 #include "common/lora/canonical.h"
 #include "common/lora/peft_loader.h"
 #include "worker/parallel/thread_communicator.h"
+#include "worker/runtime/finish_load.h"
 #include "worker/runtime/loaded_model.h"
 #include "worker/runtime/worker_runtime.h"
 
@@ -38,16 +42,17 @@ struct Answer {
 class RuntimeRank {
  public:
   // num_pages 0: what fits.
-  explicit RuntimeRank(Backend backend, uint32_t num_pages = 400)
+  explicit RuntimeRank(Backend backend, uint32_t num_pages = 400,
+                       uint64_t host_cache_bytes = uint64_t{256} << 20)
       : dir_(std::filesystem::temp_directory_path() / absl::StrCat("runtime_gpu.", getpid())),
         spec_(*LoadModelSpec(kModel)),
         tp_(*MakeTpPlan(spec_, 1)) {
     std::filesystem::create_directories(dir_);
     geometry_ = *MakeGeometry(spec_, tp_, DType::kF32, {kPageTokens, std::max(num_pages, 2u), 0});
     geometry_.num_pages = num_pages;
-    model_ =
-        *LoadedModel::Create({kModel, false, DType::kF32}, spec_, tp_, std::move(backend),
-                             geometry_, *self_, [this](const Digest& d) { return dir_ / d.Hex(); });
+    model_ = *LoadedModel::Create(
+        {kModel, false, DType::kF32}, spec_, tp_, std::move(backend), geometry_, *self_,
+        {[this](const Digest& d) { return Content(d); }, host_cache_bytes});
     runtime_ = std::make_unique<WorkerRuntime>(*model_, *self_);
   }
   ~RuntimeRank() { std::filesystem::remove_all(dir_); }
@@ -64,25 +69,41 @@ class RuntimeRank {
   const PageGeometry& geometry() const { return model_->info().geometry; }
   std::optional<DeviceMemoryUse> memory() { return model_->memory(); }
 
-  void Load(const Digest& digest, uint32_t first_page) {
-    const std::string blob = EncodeCanonical(*LoadPeftAdapter(kAdapter, spec_, {}), spec_);
-    std::ofstream(dir_ / digest.Hex(), std::ios::binary) << blob;
-    const auto content = CanonicalAdapter::Open(dir_ / digest.Hex(), spec_);
-    const auto layout = AdapterLayout::Create(
-        spec_, content->spec(), tp_, LoraSharding::kReplicated, DType::kF32, geometry_.page_bytes);
-    LoadAdapter load{digest, layout->id(), LoraSharding::kReplicated, {}};
-    for (uint32_t p = 0; p < layout->num_pages(); ++p) load.pages.push_back(PageId(first_page + p));
-    EXPECT_TRUE(Do(load)->outcome.ok());
+  // The digest stands for kAdapter with its B times `scale`.
+  void Load(const Digest& digest, uint32_t first_page, float scale = 1.0f) {
+    EndLoad(BeginLoad(digest, first_page, scale));
   }
+  // Left running beside the steps.
+  CommandId BeginLoad(const Digest& digest, uint32_t first_page, float scale = 1.0f,
+                      bool write_content = true) {
+    if (write_content) WriteContent(digest, scale);
+    const AdapterLayout layout = Layout();
+    LoadAdapter load{digest, layout.id(), LoraSharding::kReplicated, {}};
+    for (uint32_t p = 0; p < layout.num_pages(); ++p) load.pages.push_back(PageId(first_page + p));
+    EXPECT_FALSE(Do(load).has_value());
+    return CommandId(commands_);
+  }
+  void EndLoad(CommandId id) {
+    const absl::Status loaded = FinishLoad(*runtime_, id);
+    EXPECT_TRUE(loaded.ok()) << loaded;
+  }
+  // To the host cache.
+  void Stage(const Digest& digest, float scale) {
+    WriteContent(digest, scale);
+    EXPECT_FALSE(Do(PrefetchAdapter{digest, Layout().id(), LoraSharding::kReplicated, true}));
+    EndLoad(CommandId(commands_));
+  }
+  void ForgetContent(const Digest& digest) { std::filesystem::remove(dir_ / digest.Hex()); }
+  LoadStats stats() { return model_->loader().stats(); }
   void Drop(const Digest& digest) {
     EXPECT_TRUE(Do(DropAdapter{digest, Tier::kDevice})->outcome.ok());
   }
 
   // All sequences in one batch, a plan ahead where the model leaves steps running.
   std::vector<Answer> Run(const std::vector<NewSequence>& sequences,
-                          const std::vector<std::vector<int32_t>>& prompts) {
+                          const std::vector<std::vector<int32_t>>& prompts, bool eager = false) {
     std::vector<Answer> answers(sequences.size());
-    StepPlan prompt{sequences, {}};
+    StepPlan prompt{sequences, {}, eager};
     for (size_t i = 0; i < sequences.size(); ++i) {
       PlanRow row{SequenceSlot(i), static_cast<uint32_t>(prompts[i].size()), 0, prompts[i], {}, {}};
       for (uint32_t p = 0; p < kPagesOfOne; ++p) row.pages.emplace_back(1 + i * kPagesOfOne + p);
@@ -92,7 +113,7 @@ class RuntimeRank {
     }
     Step(std::move(prompt), answers);
     for (int output = 1; output < kOutputs; ++output) {
-      StepPlan plan;
+      StepPlan plan{{}, {}, eager};
       for (size_t i = 0; i < sequences.size(); ++i) {
         plan.rows.push_back({SequenceSlot(i),
                              1,
@@ -111,6 +132,24 @@ class RuntimeRank {
   }
 
  private:
+  void WriteContent(const Digest& digest, float scale) const {
+    PeftAdapter adapter = *LoadPeftAdapter(kAdapter, spec_, {});
+    for (LoraWeights& weights : adapter.weights) {
+      ASSERT_EQ(weights.b_dtype, DType::kBF16);
+      const std::span values(reinterpret_cast<uint16_t*>(weights.b.data()), weights.b.size() / 2);
+      for (uint16_t& value : values) value = FloatToBF16(scale * BF16ToFloat(value));
+    }
+    std::ofstream(dir_ / digest.Hex(), std::ios::binary) << EncodeCanonical(adapter, spec_);
+  }
+  AdapterLayout Layout() const {
+    return *AdapterLayout::Create(spec_, LoadPeftAdapter(kAdapter, spec_, {})->spec, tp_,
+                                  LoraSharding::kReplicated, DType::kF32, geometry_.page_bytes);
+  }
+  // Whatever lies under the digest.
+  absl::StatusOr<std::string> Content(const Digest& digest) const {
+    std::ifstream in(dir_ / digest.Hex(), std::ios::binary);
+    return std::string(std::istreambuf_iterator<char>(in), {});
+  }
   std::optional<Completion> Do(decltype(Command::kind) kind) {
     auto completion = runtime_->Start({CommandId(++commands_), {attach_, 1}, std::move(kind)});
     EXPECT_TRUE(completion.ok()) << completion.status();

@@ -1,5 +1,6 @@
 // lora-bench: the figures of docs/benchmarks. `ops` measures operators, `step` the engine alone,
-// `streams` the whole path, `collectives` what tensor parallelism adds.
+// `cold` loads of adapters beside steps, `streams` the whole path, `collectives` what tensor
+// parallelism adds.
 #include <mpi.h>
 
 #include <cstdio>
@@ -11,6 +12,7 @@
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/flags/commands.h"
+#include "tests/perf/cold_bench.h"
 #include "tests/perf/collectives_bench.h"
 #include "tests/perf/first_token_bench.h"
 #include "tests/perf/gpu_ops.h"
@@ -26,6 +28,7 @@ struct BenchFlags {
   std::string sharding = "replicated";
   OpsBenchOptions ops;
   StepBenchOptions step;
+  ColdBenchOptions cold;
   StreamBenchOptions streams;
   TraceBenchOptions trace;
   CollectivesBenchOptions collectives;
@@ -107,6 +110,42 @@ std::vector<FlagSpec> StepFlags(BenchFlags& flags) {
        .target = &o.threads,
        .help = "0: the cores this process may use",
        .min = 0},
+      {.name = "dtype",
+       .target = &flags.dtype,
+       .help = "storage of the weights",
+       .allowed = {"bf16", "f32"}},
+  };
+}
+
+std::vector<FlagSpec> ColdFlags(BenchFlags& flags) {
+  ColdBenchOptions& o = flags.cold;
+  return {
+      {.name = "model",
+       .target = &o.model,
+       .help = "Hugging Face directory",
+       .placeholder = "DIR",
+       .required = true},
+      {.name = "dummy",
+       .target = &o.dummy_weights,
+       .help = "random weights of the model's config.json"},
+      {.name = "lora-rank", .target = &o.lora_rank, .help = "of the adapters", .min = 1},
+      {.name = "prompt-tokens",
+       .target = &o.prompt_tokens,
+       .help = "of the request that waits for its adapter",
+       .min = 1,
+       .max = 2048},
+      {.name = "rows", .target = &o.rows, .help = "that decode meanwhile", .min = 1},
+      {.name = "context", .target = &o.context, .help = "of those", .min = 1, .max = 2048},
+      {.name = "steps", .target = &o.steps, .help = "of those", .min = 40},
+      {.name = "rounds", .target = &o.rounds, .help = "of loads and first tokens", .min = 2},
+      {.name = "threads",
+       .target = &o.threads,
+       .help = "0: the cores this process may use",
+       .min = 0},
+      {.name = "device",
+       .target = &flags.device,
+       .help = "where the steps run",
+       .allowed = {"cpu", "cuda"}},
       {.name = "dtype",
        .target = &flags.dtype,
        .help = "storage of the weights",
@@ -222,6 +261,12 @@ int RunStep(BenchFlags& flags, const std::string& command_line) {
   return OnRanks(flags, command_line, [&] { return RunStepBench(flags.step); });
 }
 
+int RunCold(BenchFlags& flags, const std::string& command_line) {
+  flags.cold.dtype = flags.dtype == "f32" ? DType::kF32 : DType::kBF16;
+  flags.cold.cuda = flags.device == "cuda";
+  return Report(RunColdBench(flags.cold), flags, command_line);
+}
+
 int RunCollectives(BenchFlags& flags, const std::string& command_line) {
   return OnRanks(flags, command_line, [&] { return RunCollectivesBench(flags.collectives); });
 }
@@ -245,6 +290,10 @@ int Main(int argc, char** argv) {
         .help = "decode steps of one rank, without a coordinator",
         .table = StepFlags(flags),
         .run = [&] { return RunStep(flags, command_line); }},
+       {.name = "cold",
+        .help = "adapters loaded beside steps, of one rank without a coordinator",
+        .table = ColdFlags(flags),
+        .run = [&] { return RunCold(flags, command_line); }},
        {.name = "collectives",
         .help = "all-reduce of the ranks of mpirun, a GPU each: ours beside NCCL",
         .table = CollectivesFlags(flags),

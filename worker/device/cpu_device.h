@@ -27,6 +27,7 @@ class CpuDevice : public Device {
   uint64_t Mark() override { return 0; }
   absl::Status Wait(uint64_t mark) override { return absl::OkStatus(); }
   void NotifyWhenDone(std::function<void()> done) override { done(); }
+  absl::StatusOr<std::unique_ptr<CopyLane>> MakeCopyLane() override;
   int threads() const { return threads_; }
 
  private:

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "worker/device/cuda_copy_lane.h"
 
 namespace rootstock {
 namespace {
@@ -72,6 +73,7 @@ absl::Status CudaStatus(cudaError_t error, const std::string& what) {
 absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Create(int index) {
   RETURN_IF_ERROR(Select(index));
   std::unique_ptr<CudaDevice> device(new CudaDevice);
+  device->index_ = index;
   cudaDeviceProp properties;
   RETURN_IF_ERROR(CudaStatus(cudaGetDeviceProperties(&properties, index), "device"));
   device->name_ = UuidText(properties.uuid);
@@ -202,6 +204,10 @@ void CudaDevice::NotifyWhenDone(std::function<void()> done) {
     return;
   }
   (*owned)();  // a broken device: whoever waits learns why when it asks
+}
+
+absl::StatusOr<std::unique_ptr<CopyLane>> CudaDevice::MakeCopyLane() {
+  return CudaCopyLane::Create(index_, stream_);
 }
 
 }  // namespace rootstock

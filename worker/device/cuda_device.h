@@ -14,7 +14,8 @@ namespace rootstock {
 // `what` failed with `error`: RESOURCE_EXHAUSTED/no_memory or INTERNAL; OK for cudaSuccess.
 absl::Status CudaStatus(cudaError_t error, const std::string& what);
 
-// One stream for a tp_rank's steps and copies. *Step thread only.*
+// One stream for a tp_rank's steps and what they upload; loads have a CudaCopyLane. *Step thread
+// only.*
 class CudaDevice : public Device {
  public:
   // FAILED_PRECONDITION when there is no GPU `index`, or the driver is too old for this build, with
@@ -33,6 +34,7 @@ class CudaDevice : public Device {
   uint64_t Mark() override;
   absl::Status Wait(uint64_t mark) override;
   void NotifyWhenDone(std::function<void()> done) override;
+  absl::StatusOr<std::unique_ptr<CopyLane>> MakeCopyLane() override;
 
   cudaStream_t stream() const { return stream_; }
   static absl::StatusOr<uint64_t> FreeBytesOf(int index);
@@ -49,6 +51,7 @@ class CudaDevice : public Device {
 
   CudaDevice() = default;
 
+  int index_ = 0;
   std::string name_;
   std::string kind_;
   cudaStream_t stream_ = nullptr;

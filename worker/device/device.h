@@ -39,6 +39,8 @@ class DeviceBuffer {
   Free free_ = nullptr;
 };
 
+class CopyLane;
+
 // Where weights, pages and workspaces live. Implementations: CpuDevice, CudaDevice. *Step thread
 // only.*
 class Device {
@@ -68,6 +70,8 @@ class Device {
   // Calls `done`, on any thread, when all that was enqueued so far has run or the device has
   // failed. `done` calls no Device.
   virtual void NotifyWhenDone(std::function<void()> done) = 0;
+  // For copies beside the steps.
+  virtual absl::StatusOr<std::unique_ptr<CopyLane>> MakeCopyLane() = 0;
 };
 
 }  // namespace rootstock

@@ -3,11 +3,11 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <fstream>
 #include <optional>
-#include <vector>
+#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -17,25 +17,9 @@
 namespace rootstock {
 namespace {
 
+namespace fs = std::filesystem;
+
 constexpr size_t kHexLength = 64;  // of a digest
-
-absl::Status IoError(const std::filesystem::path& path, const std::string& text) {
-  return MakeError(absl::StatusCode::kUnavailable, Reason::kIoError, "path", path.string(), text);
-}
-
-// Whether the file is there and holds the digest's bytes.
-bool Holds(const std::filesystem::path& path, const Digest& digest) {
-  std::ifstream in(path, std::ios::binary);
-  if (!in) return false;
-  Sha256 hash;
-  std::vector<char> buffer(1 << 20);
-  while (in) {
-    in.read(buffer.data(), static_cast<std::streamsize>(buffer.size()));
-    hash.Update(std::span(reinterpret_cast<const uint8_t*>(buffer.data()),
-                          static_cast<size_t>(in.gcount())));
-  }
-  return in.eof() && hash.Finish() == digest;
-}
 
 std::string TemporaryName(const Digest& digest) {
   static std::atomic<uint64_t> count{0};
@@ -43,7 +27,7 @@ std::string TemporaryName(const Digest& digest) {
 }
 
 // The process that writes the file, or nothing when it is no temporary.
-std::optional<pid_t> WriterOf(const std::filesystem::path& path) {
+std::optional<pid_t> WriterOf(const fs::path& path) {
   const std::vector<std::string> parts = absl::StrSplit(path.filename().string(), '.');
   pid_t pid = 0;
   const bool temporary = parts.size() == 4 && parts[0].empty() && parts[1].size() == kHexLength &&
@@ -53,61 +37,229 @@ std::optional<pid_t> WriterOf(const std::filesystem::path& path) {
 
 bool IsAlive(pid_t pid) { return kill(pid, 0) == 0 || errno != ESRCH; }
 
+struct DirectoryFile {
+  fs::path path;
+  uint64_t bytes = 0;
+  fs::file_time_type used;
+};
+
+// Of a directory that others change meanwhile.
+std::vector<DirectoryFile> FilesOf(const fs::path& dir) {
+  std::vector<DirectoryFile> out;
+  std::error_code error;
+  for (fs::directory_iterator it(dir, error), end; !error && it != end; it.increment(error)) {
+    std::error_code gone;
+    DirectoryFile file{it->path(), it->file_size(gone), it->last_write_time(gone)};
+    if (!gone) out.push_back(std::move(file));
+  }
+  return out;
+}
+
+uint64_t TotalBytes(const std::vector<DirectoryFile>& files) {
+  uint64_t sum = 0;
+  for (const DirectoryFile& file : files) sum += file.bytes;
+  return sum;
+}
+
+uint64_t DefaultBudget(const fs::path& dir) {
+  std::error_code error;
+  fs::create_directories(dir, error);
+  const fs::space_info space = fs::space(dir, error);
+  return error ? 0 : (space.available + TotalBytes(FilesOf(dir))) / 2;
+}
+
 }  // namespace
 
-std::filesystem::path BlobCache::PathOf(const Digest& digest) const { return dir_ / digest.Hex(); }
+BlobCache::BlobCache(fs::path dir, uint64_t budget_bytes)
+    : dir_(std::move(dir)), budget_bytes_(budget_bytes != 0 ? budget_bytes : DefaultBudget(dir_)) {}
 
-absl::Status BlobCache::Ensure(const Digest& digest, BlobSource& source) const {
-  if (Holds(PathOf(digest), digest)) return absl::OkStatus();
-  std::error_code error;
-  std::filesystem::create_directories(dir_, error);
-  if (error) return IoError(dir_, error.message());
-  return Download(digest, source);
+fs::path BlobCache::PathOf(const Digest& digest) const { return dir_ / digest.Hex(); }
+
+absl::StatusOr<CachedBlob> BlobCache::Ensure(const Digest& digest, BlobSource& source) {
+  {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return !fetching_.contains(digest); });
+    fetching_.insert(digest);
+  }
+  absl::StatusOr<CachedBlob> out;
+  auto found = Find(digest);
+  if (!found.ok()) out = found.status();
+  if (found.ok() && *found != nullptr) {
+    out = CachedBlob{FetchSource::kDisk, (*found)->bytes(), *found};
+  } else if (found.ok()) {
+    out = Download(digest, source);
+  }
+  std::lock_guard lock(mutex_);
+  if (const auto pin = pinned_.find(digest); out.ok() && pin != pinned_.end()) {
+    pin->second = out->lease;
+  }
+  fetching_.erase(digest);
+  changed_.notify_all();
+  return out;
 }
 
-absl::Status BlobCache::Download(const Digest& digest, BlobSource& source) const {
-  const std::filesystem::path temporary = dir_ / TemporaryName(digest);
-  std::error_code error;
-  Sha256 hash;
-  absl::Status status;
+absl::StatusOr<std::shared_ptr<const BlobFile>> BlobCache::Find(const Digest& digest) {
+  ASSIGN_OR_RETURN(std::shared_ptr<const BlobFile> file, BlobFile::Open(PathOf(digest)));
+  if (file == nullptr) return file;
   {
-    std::ofstream out(temporary, std::ios::binary | std::ios::trunc);
-    status = source.Fetch(digest, [&](const std::string& bytes) {
-      hash.Update(bytes);
-      out.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-      return out ? absl::OkStatus() : IoError(temporary, "write failed");
-    });
-    out.close();
-    if (status.ok() && !out) status = IoError(temporary, "write failed");
+    std::lock_guard lock(mutex_);
+    const auto known = verified_.find(digest);
+    if (known != verified_.end() && known->second == file->bytes()) return file;
   }
-  if (const Digest got = hash.Finish(); status.ok() && got != digest) {
+  ASSIGN_OR_RETURN(const std::string bytes, file->Read());
+  if (Sha256Of(bytes) != digest) return nullptr;  // Download replaces it
+  std::lock_guard lock(mutex_);
+  verified_[digest] = file->bytes();
+  return file;
+}
+
+absl::StatusOr<std::unique_ptr<BlobFile>> BlobCache::Reserve(const fs::path& temporary,
+                                                             uint64_t bytes) {
+  const DirectoryLock lock(dir_);
+  uint64_t used = TotalBytes(FilesOf(dir_));
+  while (bytes <= budget_bytes_ && used + bytes > budget_bytes_ && EvictOldest()) {
+    used = TotalBytes(FilesOf(dir_));
+  }
+  if (used + bytes > budget_bytes_) {
+    return MakeError(absl::StatusCode::kResourceExhausted, Reason::kIoError, "disk-cache-bytes",
+                     absl::StrCat(budget_bytes_),
+                     absl::StrCat("no room for ", bytes, " bytes: ", used,
+                                  " are taken by what is pinned, in use or on its way"));
+  }
+  auto file = BlobFile::Create(temporary, bytes);
+  // A disk smaller than the budget.
+  while (!file.ok() && file.status().code() == absl::StatusCode::kResourceExhausted &&
+         EvictOldest()) {
+    file = BlobFile::Create(temporary, bytes);
+  }
+  return file;
+}
+
+bool BlobCache::EvictOldest() {
+  std::vector<DirectoryFile> files = FilesOf(dir_);
+  std::sort(files.begin(), files.end(),
+            [](const DirectoryFile& a, const DirectoryFile& b) { return a.used < b.used; });
+  for (const DirectoryFile& file : files) {
+    const std::optional<Digest> digest = Digest::FromHex(file.path.filename().string());
+    if (!digest.has_value() || !BlobFile::RemoveIfFree(file.path)) continue;
+    Note(*digest, file.bytes, false);
+    return true;
+  }
+  return false;
+}
+
+absl::StatusOr<CachedBlob> BlobCache::Download(const Digest& digest, BlobSource& source) {
+  std::error_code error;
+  fs::create_directories(dir_, error);
+  if (error) return DiskError(dir_, error.value());
+  const fs::path temporary = dir_ / TemporaryName(digest);
+  std::shared_ptr<BlobFile> file;
+  Sha256 hash;
+  uint64_t got = 0;
+  BlobSink sink;
+  sink.begin = [&](uint64_t bytes) -> absl::Status {
+    ASSIGN_OR_RETURN(file, Reserve(temporary, bytes));
+    return absl::OkStatus();
+  };
+  sink.write = [&](const std::string& bytes) {
+    hash.Update(bytes);
+    got += bytes.size();
+    if (file == nullptr || got > file->bytes()) {
+      return MakeError(absl::StatusCode::kDataLoss, Reason::kTruncated, "digest", digest.Short(),
+                       "more content came than was said");
+    }
+    return file->Write(bytes);
+  };
+  absl::Status status = source.Fetch(digest, sink);
+  if (status.ok() && (file == nullptr || got < file->bytes())) {
+    status = MakeError(absl::StatusCode::kDataLoss, Reason::kTruncated, "digest", digest.Short(),
+                       absl::StrCat("the content ended after ", got, " bytes"));
+  }
+  if (const Digest came = hash.Finish(); status.ok() && came != digest) {
     status = MakeError(absl::StatusCode::kDataLoss, Reason::kDigestMismatch, "digest",
-                       digest.Short(), absl::StrCat("the content came as ", got.Short()));
+                       digest.Short(), absl::StrCat("the content came as ", came.Short()));
   }
   if (status.ok()) {
-    std::filesystem::rename(temporary, PathOf(digest), error);
-    if (!error) return absl::OkStatus();
-    status = IoError(PathOf(digest), error.message());
+    fs::rename(temporary, PathOf(digest), error);
+    if (error) status = DiskError(PathOf(digest), error.value());
   }
-  std::filesystem::remove(temporary, error);
-  return status;
+  if (!status.ok()) {
+    fs::remove(temporary, error);
+    return status;
+  }
+  std::lock_guard lock(mutex_);
+  verified_[digest] = got;
+  changes_.push_back({{digest, Tier::kDisk, got}, true});
+  return CachedBlob{source.kind(), got, std::move(file)};
 }
 
-absl::Status BlobCache::Remove(const Digest& digest) const {
+absl::StatusOr<std::string> BlobCache::Read(const Digest& digest) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<BlobFile> file, BlobFile::Open(PathOf(digest)));
+  if (file == nullptr) {
+    return MakeError(absl::StatusCode::kNotFound, Reason::kIoError, "digest", digest.Short(),
+                     "its content is not on this node; prefetch it first");
+  }
+  ASSIGN_OR_RETURN(std::string bytes, file->Read());
+  if (Sha256Of(bytes) == digest) return bytes;
+  Remove(digest).IgnoreError();
+  return MakeError(absl::StatusCode::kDataLoss, Reason::kDigestMismatch, "digest", digest.Short(),
+                   absl::StrCat("its file of ", bytes.size(), " bytes was spoilt on this node"));
+}
+
+absl::StatusOr<uint64_t> BlobCache::Remove(const Digest& digest) {
   std::error_code error;
-  std::filesystem::remove(PathOf(digest), error);
-  return error ? IoError(PathOf(digest), error.message()) : absl::OkStatus();
+  const uint64_t bytes = fs::file_size(PathOf(digest), error);
+  const bool removed = !error && fs::remove(PathOf(digest), error);
+  if (error && error != std::errc::no_such_file_or_directory) {
+    return DiskError(PathOf(digest), error.value());
+  }
+  if (removed) Note(digest, bytes, false);
+  std::lock_guard lock(mutex_);
+  pinned_.erase(digest);
+  return removed ? bytes : 0;
+}
+
+void BlobCache::Note(const Digest& digest, uint64_t bytes, bool present) {
+  std::lock_guard lock(mutex_);
+  if (!present) verified_.erase(digest);
+  changes_.push_back({{digest, Tier::kDisk, bytes}, present});
+}
+
+void BlobCache::Pin(const Digest& digest, bool pinned) {
+  std::shared_ptr<const BlobFile> file;
+  if (auto opened = BlobFile::Open(PathOf(digest)); pinned && opened.ok()) {
+    file = *std::move(opened);
+  }
+  std::lock_guard lock(mutex_);
+  if (pinned) pinned_[digest] = std::move(file);
+  if (!pinned) pinned_.erase(digest);
+}
+
+void BlobCache::UnpinAll() {
+  std::lock_guard lock(mutex_);
+  pinned_.clear();
 }
 
 void BlobCache::SweepTemporaries() const {
-  std::error_code error;  // an absent or unreadable directory has nothing to sweep
-  std::vector<std::filesystem::path> left;
-  for (std::filesystem::directory_iterator it(dir_, error), end; !error && it != end;
-       it.increment(error)) {
-    const std::optional<pid_t> writer = WriterOf(it->path());
-    if (writer && (*writer == getpid() || !IsAlive(*writer))) left.push_back(it->path());
+  for (const DirectoryFile& file : FilesOf(dir_)) {
+    const std::optional<pid_t> writer = WriterOf(file.path);
+    std::error_code error;
+    if (writer && (*writer == getpid() || !IsAlive(*writer))) fs::remove(file.path, error);
   }
-  for (const std::filesystem::path& path : left) std::filesystem::remove(path, error);
+}
+
+std::vector<TierChange> BlobCache::List() const {
+  std::vector<TierChange> out;
+  for (const DirectoryFile& file : FilesOf(dir_)) {
+    const std::optional<Digest> digest = Digest::FromHex(file.path.filename().string());
+    if (digest.has_value()) out.push_back({{*digest, Tier::kDisk, file.bytes}, true});
+  }
+  return out;
+}
+
+std::vector<TierChange> BlobCache::TakeChanges() {
+  std::lock_guard lock(mutex_);
+  return std::exchange(changes_, {});
 }
 
 }  // namespace rootstock

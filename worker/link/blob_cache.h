@@ -1,43 +1,98 @@
-// Adapter content on a node, by digest, shared by its ranks.
+// The disk tier of a node: adapter content by digest, shared by its ranks.
 #pragma once
 
+#include <condition_variable>
 #include <filesystem>
 #include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "common/base/digest.h"
+#include "common/plan/plan.h"
+#include "worker/link/blob_file.h"
 
 namespace rootstock {
 
-// Where content comes from: calls `sink` with its bytes in order. *Thread-safe.*
+// Takes content as it comes. An error ends the fetch with it.
+struct BlobSink {
+  // Once, before all bytes: how many there will be.
+  std::function<absl::Status(uint64_t total_bytes)> begin;
+  std::function<absl::Status(const std::string& bytes)> write;
+};
+
+// Where content comes from. *Thread-safe.*
 class BlobSource {
  public:
-  using Sink = std::function<absl::Status(const std::string& bytes)>;
   virtual ~BlobSource() = default;
-  virtual absl::Status Fetch(const Digest& digest, const Sink& sink) = 0;
+  virtual FetchSource kind() const = 0;
+  virtual absl::Status Fetch(const Digest& digest, const BlobSink& sink) = 0;
   // Fetches that run and those to come end soon, with an error.
   virtual void Cancel() = 0;
 };
 
-// Files DIR/<digest>, complete and verified or absent. *Thread-safe, between processes too.*
+// Content that is there. While the lease lives no process of the node evicts the file.
+struct CachedBlob {
+  FetchSource source = FetchSource::kNone;
+  uint64_t bytes = 0;
+  std::shared_ptr<const BlobFile> lease;
+};
+
+// Files DIR/<digest>, complete or absent, within a byte budget of the directory, whichever process
+// wrote them. The one whose last use is longest ago goes first (a file's time of modification is
+// that of its last use), never one that some process reads, leases or has pinned: those hold a lock
+// of the file. *Thread-safe, between processes too.*
 class BlobCache {
  public:
-  explicit BlobCache(std::filesystem::path dir) : dir_(std::move(dir)) {}
+  // budget_bytes 0: half of what is free where DIR is, what lies in it included.
+  BlobCache(std::filesystem::path dir, uint64_t budget_bytes);
   std::filesystem::path PathOf(const Digest& digest) const;
 
-  // Returns when the content is there. A file of other bytes is replaced. digest_mismatch when the
-  // source gave other bytes, io_error for the disk.
-  absl::Status Ensure(const Digest& digest, BlobSource& source) const;
-  // Absent is fine.
-  absl::Status Remove(const Digest& digest) const;
+  // Returns when the content is there. A file of other bytes is replaced. Errors: of the source;
+  // digest_mismatch or truncated when it gave other bytes; RESOURCE_EXHAUSTED with the numbers when
+  // there is no room; io_error for the disk.
+  absl::StatusOr<CachedBlob> Ensure(const Digest& digest, BlobSource& source);
+  // The content, verified. NOT_FOUND/io_error when absent; digest_mismatch when it is spoilt, and
+  // then it is gone.
+  absl::StatusOr<std::string> Read(const Digest& digest);
+  // The bytes that were freed; absent is fine. Pins go too.
+  absl::StatusOr<uint64_t> Remove(const Digest& digest);
+  // Absent is fine: what comes later is pinned then.
+  void Pin(const Digest& digest, bool pinned);
+  void UnpinAll();
   // Removes what processes of this node that are gone left half written. A file of this process'
   // own pid is an earlier process' (a container gives the same pids again): call it before Ensure.
   void SweepTemporaries() const;
 
+  // All that is there, and what came and went by this process since the last call.
+  std::vector<TierChange> List() const;
+  std::vector<TierChange> TakeChanges();
+
  private:
-  absl::Status Download(const Digest& digest, BlobSource& source) const;
+  // Null when it is not there, or spoilt.
+  absl::StatusOr<std::shared_ptr<const BlobFile>> Find(const Digest& digest);
+  absl::StatusOr<CachedBlob> Download(const Digest& digest, BlobSource& source);
+  // Makes the file of `bytes`, which then count for the budget.
+  absl::StatusOr<std::unique_ptr<BlobFile>> Reserve(const std::filesystem::path& temporary,
+                                                    uint64_t bytes);
+  // Of what nobody holds; with the directory's lock.
+  bool EvictOldest();
+  void Note(const Digest& digest, uint64_t bytes, bool present);
+
   const std::filesystem::path dir_;
+  const uint64_t budget_bytes_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::set<Digest> fetching_;
+  std::map<Digest, uint64_t> verified_;                       // by this process, with its bytes
+  std::map<Digest, std::shared_ptr<const BlobFile>> pinned_;  // null while absent
+  std::vector<TierChange> changes_;
 };
 
 }  // namespace rootstock

@@ -150,7 +150,7 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& coordinator,
 CoordinatorBlobs::CoordinatorBlobs(std::shared_ptr<grpc::Channel> channel)
     : channel_(std::move(channel)) {}
 
-absl::Status CoordinatorBlobs::Fetch(const Digest& digest, const Sink& sink) {
+absl::Status CoordinatorBlobs::Fetch(const Digest& digest, const BlobSink& sink) {
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + kFetchTimeout);
   {
@@ -164,7 +164,10 @@ absl::Status CoordinatorBlobs::Fetch(const Digest& digest, const Sink& sink) {
   const auto reader = stub->Fetch(&context, request);
   v1::FetchChunk chunk;
   absl::Status status;
-  while (status.ok() && reader->Read(&chunk)) status = sink(chunk.data());
+  for (bool first = true; status.ok() && reader->Read(&chunk); first = false) {
+    if (first) status = sink.begin(chunk.total_bytes());
+    if (status.ok()) status = sink.write(chunk.data());
+  }
   if (!status.ok()) context.TryCancel();
   const grpc::Status ended = reader->Finish();
   {

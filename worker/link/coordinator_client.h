@@ -47,7 +47,8 @@ std::shared_ptr<grpc::Channel> MakeChannel(
 class CoordinatorBlobs : public BlobSource {
  public:
   explicit CoordinatorBlobs(std::shared_ptr<grpc::Channel> channel);
-  absl::Status Fetch(const Digest& digest, const Sink& sink) override;
+  FetchSource kind() const override { return FetchSource::kCoordinator; }
+  absl::Status Fetch(const Digest& digest, const BlobSink& sink) override;
   void Cancel() override;
 
  private:

@@ -138,6 +138,16 @@ std::string GroupBus::BroadcastBytes(std::string bytes, int root) {
   return bytes;
 }
 
+std::vector<std::string> GroupBus::AllGatherEqual(const std::string& mine) {
+  if (tp_size_ == 1) return {mine};
+  const int size = static_cast<int>(mine.size());
+  std::string joined(mine.size() * static_cast<size_t>(tp_size_), '\0');
+  MPI_Allgather(mine.data(), size, MPI_BYTE, joined.data(), size, MPI_BYTE, status_);
+  std::vector<std::string> all;
+  for (int r = 0; r < tp_size_; ++r) all.push_back(joined.substr(r * mine.size(), mine.size()));
+  return all;
+}
+
 std::vector<std::string> GroupBus::AllGather(const std::string& mine) {
   std::vector<std::string> all;
   for (int r = 0; r < tp_size_; ++r) all.push_back(BroadcastBytes(mine, r));

@@ -66,6 +66,8 @@ class GroupBus {
   }
   // By rank.
   std::vector<std::string> AllGather(const std::string& mine);
+  // The same for texts of one length on every rank, in one exchange.
+  std::vector<std::string> AllGatherEqual(const std::string& mine);
 
  private:
   std::string BroadcastBytes(std::string bytes, int root);

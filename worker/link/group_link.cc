@@ -31,23 +31,24 @@ absl::StatusOr<int> RunFollower(GroupBus& bus, Member& member) {
 
 }  // namespace
 
-absl::StatusOr<int> RunGroup(GroupBus& bus, CommandExecutor& executor, const LinkOptions& options) {
+absl::StatusOr<int> RunGroup(GroupBus& bus, CommandExecutor& executor, BlobCache& cache,
+                             const LinkOptions& options) {
   const bool leader = bus.tp_rank() == 0;
-  const BlobCache cache(options.cache_dir);
   const auto inbox = std::make_shared<Inbox>();
   std::shared_ptr<grpc::Channel> channel;
   std::unique_ptr<CoordinatorBlobs> blobs;
   std::unique_ptr<Prefetcher> prefetcher;
   if (leader || options.node_leader) channel = MakeChannel(options.coordinator);
+  // What ends on other ranks is seen at a step or tick, or when the leader asks.
+  const auto on_loaded = [inbox, leader] {
+    if (leader) inbox->Push({LinkEvent::Kind::kCollect, 0, {}, {}});
+  };
   if (options.node_leader) {
     cache.SweepTemporaries();
     blobs = std::make_unique<CoordinatorBlobs>(channel);
-    // The other nodes' prefetches are seen at the next step or tick.
-    const auto on_done = [inbox, leader] {
-      if (leader) inbox->Push({LinkEvent::Kind::kCollect, 0, {}, {}});
-    };
-    prefetcher = std::make_unique<Prefetcher>(cache, *blobs, on_done);
+    prefetcher = std::make_unique<Prefetcher>(cache, *blobs, on_loaded);
   }
+  executor.adapters().NotifyWhenLoaded(on_loaded);
   std::function<void()> on_step_done;
   if (leader) {
     on_step_done = [inbox] { inbox->Push({LinkEvent::Kind::kStepDone, 0, {}, {}}); };

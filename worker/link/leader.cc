@@ -14,6 +14,8 @@ constexpr auto kFirstBackoff = std::chrono::milliseconds(100);
 constexpr auto kLongestBackoff = std::chrono::seconds(2);
 constexpr auto kTellEvery = std::chrono::seconds(5);
 constexpr auto kGoodbye = std::chrono::seconds(2);
+constexpr auto kFirstCollectPause = std::chrono::milliseconds(1);
+constexpr auto kLongestCollectPause = std::chrono::milliseconds(32);
 
 std::string Text(const Epoch& epoch) { return absl::StrCat(epoch.incarnation, ".", epoch.attach); }
 
@@ -28,13 +30,20 @@ Leader::Leader(GroupBus& bus, Member& member, Inbox& inbox, Connect connect,
       coordinator_(std::move(coordinator)),
       backoff_(kFirstBackoff),
       connect_at_(Clock::now()),
-      told_at_(Clock::time_point::min()) {}
+      told_at_(Clock::time_point::min()),
+      collect_pause_(kFirstCollectPause) {}
 
 absl::StatusOr<int> Leader::Run() {
   while (!ended_.has_value()) {
     if (state_ == State::kIdle && Clock::now() >= connect_at_) OpenNext();
-    const auto deadline = state_ == State::kIdle ? connect_at_ : Clock::time_point::max();
-    if (auto event = inbox_.Pop(deadline); event.has_value()) Handle(std::move(*event));
+    auto event = inbox_.Pop(Deadline());
+    if (!event.has_value() && collect_at_.has_value() && Clock::now() >= *collect_at_) {
+      collect_pause_ = std::min<Clock::duration>(collect_pause_ * 2, kLongestCollectPause);
+      event = LinkEvent{LinkEvent::Kind::kCollect, 0, {}, {}};
+    } else {
+      collect_pause_ = kFirstCollectPause;
+    }
+    if (event.has_value()) Handle(std::move(*event));
   }
   if (stream_ == nullptr || !ended_->ok()) return *ended_;
   // The coordinator learns from the stream's orderly end that the group is gone.
@@ -47,6 +56,12 @@ absl::StatusOr<int> Leader::Run() {
   }
   stream_->Cancel();
   return *ended_;
+}
+
+Leader::Clock::time_point Leader::Deadline() const {
+  if (state_ == State::kIdle) return connect_at_;
+  if (state_ == State::kConnecting) return Clock::time_point::max();
+  return collect_at_.value_or(Clock::time_point::max());
 }
 
 void Leader::OpenNext() {
@@ -160,6 +175,8 @@ void Leader::OnDrain() {
 Answers Leader::RunEverywhere(BusMessage message) {
   bus_.Send(message);
   absl::StatusOr<Answers> answers = member_.Handle(message);
+  collect_at_ = std::nullopt;
+  if (member_.waits_for_others()) collect_at_ = Clock::now() + collect_pause_;
   if (answers.ok()) return *std::move(answers);
   ended_ = answers.status();
   return {};

@@ -41,6 +41,7 @@ class Leader {
   // Sends on the bus and runs it here too.
   Answers RunEverywhere(BusMessage message);
   void Complete(const Answers& answers);
+  Clock::time_point Deadline() const;
   void Exit(int code, const std::string& reason);
 
   GroupBus& bus_;
@@ -55,6 +56,9 @@ class Leader {
   Clock::duration backoff_;
   Clock::time_point connect_at_;
   Clock::time_point told_at_;  // when the log said that the coordinator is absent
+  // When to ask the other ranks, which have no way to tell, whether a load has ended there too.
+  std::optional<Clock::time_point> collect_at_;
+  Clock::duration collect_pause_;
   std::optional<absl::StatusOr<int>> ended_;
 };
 

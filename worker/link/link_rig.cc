@@ -14,7 +14,8 @@ absl::StatusOr<AttachReport> RecordingExecutor::Attach(const Epoch& epoch,
                                                        const GroupLimits& limits) {
   log.push_back(
       absl::StrCat("attach ", epoch.incarnation, ".", epoch.attach, " seqs=", limits.max_num_seqs));
-  return AttachReport{epoch, {100, 1024, 16}, DType::kF32, adapters};
+  beside_.clear();
+  return AttachReport{epoch, {100, 1024, 16}, DType::kF32, resident};
 }
 
 absl::StatusOr<std::optional<Completion>> RecordingExecutor::Start(const Command& command) {
@@ -29,12 +30,18 @@ absl::StatusOr<std::optional<Completion>> RecordingExecutor::Start(const Command
     }
   } else if (const auto* load = std::get_if<LoadAdapter>(&command.kind)) {
     log.push_back(absl::StrCat("load ", command.id.value));
+    Work& work = beside_[command.id] = {*load, looks, absl::OkStatus()};
     if (fail_loads) {
-      completion.outcome = MakeError(absl::StatusCode::kUnavailable, Reason::kIoError, "digest",
-                                     load->digest.Short(), "the disk is gone");
-    } else {
-      adapters.push_back({load->digest, load->layout_id, load->pages});
+      work.outcome = MakeError(absl::StatusCode::kUnavailable, Reason::kIoError, "digest",
+                               load->digest.Short(), "the disk is gone");
     }
+    if (looks == 0 && on_loaded_) on_loaded_();
+    return std::nullopt;
+  } else if (std::holds_alternative<PrefetchAdapter>(command.kind)) {
+    log.push_back(absl::StrCat("stage ", command.id.value));
+    beside_[command.id] = {std::nullopt, looks, absl::OkStatus()};
+    if (looks == 0 && on_loaded_) on_loaded_();
+    return std::nullopt;
   } else {
     log.push_back(absl::StrCat("other ", command.id.value));
     LetRun(0);
@@ -58,9 +65,21 @@ void RecordingExecutor::LetRun(size_t most) {
   for (; done_.size() > most; done_.pop_front()) done_.front()();
 }
 
-void RecordingExecutor::Abandon(const Command& command) {
-  log.push_back(absl::StrCat("abandon ", command.id.value));
-  adapters.pop_back();
+std::optional<absl::Status> RecordingExecutor::OutcomeOf(CommandId id) {
+  Work& work = beside_.at(id);
+  if (held && held()) return std::nullopt;
+  if (work.looks == 0) return work.outcome;
+  --work.looks;
+  return std::nullopt;
+}
+
+absl::Status RecordingExecutor::Settle(CommandId id, const absl::Status& outcome) {
+  const Work work = beside_.at(id);
+  beside_.erase(id);
+  if (!work.load.has_value()) return absl::OkStatus();
+  if (outcome.ok()) resident.push_back({work.load->digest, work.load->layout_id, work.load->pages});
+  if (!outcome.ok()) log.push_back(absl::StrCat("abandon ", id.value));
+  return absl::OkStatus();
 }
 
 LinkRig::LinkRig() : bus(MPI_COMM_WORLD) {
@@ -79,7 +98,8 @@ GroupInfo LinkRig::Info() const {
 }
 
 int LinkRig::RunAt(const std::string& address) {
-  const auto code = RunGroup(bus, executor, {address, cache, first(), Info()});
+  BlobCache disk = Disk();
+  const auto code = RunGroup(bus, executor, disk, {address, first(), Info()});
   EXPECT_TRUE(code.ok()) << code.status();
   return code.value_or(-1);
 }

@@ -2,9 +2,12 @@
 #pragma once
 
 #include <deque>
+#include <filesystem>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "worker/link/executor.h"
@@ -15,7 +18,7 @@
 namespace rootstock {
 
 // *Step thread only.*
-class RecordingExecutor : public CommandExecutor {
+class RecordingExecutor : public CommandExecutor, public AdapterWork {
  public:
   absl::StatusOr<AttachReport> Attach(const Epoch& epoch, const GroupLimits& limits) override;
   uint64_t work_us() const override { return own_work_us; }
@@ -26,24 +29,43 @@ class RecordingExecutor : public CommandExecutor {
   absl::StatusOr<Completion> Finish() override;
   size_t num_running() const override { return running_.size(); }
   void NotifyWhenDone(std::function<void()> done) override;
-  void Abandon(const Command& command) override;
+  AdapterWork& adapters() override { return *this; }
+  void NotifyWhenLoaded(std::function<void()> done) override { on_loaded_ = std::move(done); }
+  std::optional<absl::Status> OutcomeOf(CommandId id) override;
+  bool WasInHost(CommandId id) override { return was_in_host; }
+  absl::Status Settle(CommandId id, const absl::Status& outcome) override;
+  absl::Status AwaitLoads(const StepPlan& plan) override { return eager_outcome; }
+  std::vector<TierChange> HostTier() override { return host_tier; }
+  std::vector<TierChange> TakeHostChanges() override { return std::exchange(host_changes, {}); }
 
-  // "attach 1.2 seqs=64", "step 7 rows=2", "load 3", "abandon 3", … in order.
+  // "attach 1.2 seqs=64", "step 7 rows=2", "load 3", "stage 4", "abandon 3", … in order.
   std::vector<std::string> log;
   bool fail_loads = false;
+  int looks = 0;  // at a load or a prefetch before it has ended; 0: it ends at once and says so
+  std::function<bool()> held;  // while it says so nothing of them ends
+  bool was_in_host = false;
+  absl::Status eager_outcome;
+  std::vector<TierChange> host_tier, host_changes;
   uint64_t own_work_us = 0;
   std::vector<std::vector<uint64_t>> work;  // ObserveWork's
   // Steps that may run at once: the oldest has run when another starts over it, all when a command
   // of another kind comes. 0: each is complete when it was started.
   size_t steps_running = 0;
   std::function<void(const Command&)> before;  // a command is executed
-  std::vector<ResidentAdapter> adapters;
+  std::vector<ResidentAdapter> resident;
 
  private:
+  struct Work {
+    std::optional<LoadAdapter> load;
+    int looks = 0;
+    absl::Status outcome;
+  };
   void LetRun(size_t most);
 
   std::deque<Completion> running_;
   std::deque<std::function<void()>> done_;  // of steps that have not run
+  std::function<void()> on_loaded_;
+  std::map<CommandId, Work> beside_;
 };
 
 // The group of all ranks of MPI_COMM_WORLD; the coordinator lives in rank 0. Every rank makes the
@@ -64,9 +86,13 @@ class LinkRig {
 
   GroupInfo Info() const;
 
+  // The node's, as a group opens it anew.
+  BlobCache Disk() const { return BlobCache(cache, disk_cache_bytes); }
+
   GroupBus bus;
   RecordingExecutor executor;
   std::filesystem::path cache;
+  uint64_t disk_cache_bytes = uint64_t{1} << 30;
 };
 
 }  // namespace rootstock

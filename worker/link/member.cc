@@ -1,6 +1,8 @@
 #include "worker/link/member.h"
 
-#include "absl/strings/str_cat.h"
+#include <algorithm>
+#include <cstring>
+
 #include "common/base/status.h"
 #include "common/wire/plan_wire.h"
 #include "rootstock/v1/group.pb.h"
@@ -12,11 +14,11 @@ constexpr uint64_t kStepsToShare = 16;
 
 }  // namespace
 
-Member::Member(GroupBus& bus, CommandExecutor& executor, BlobCache cache, Prefetcher* prefetcher,
+Member::Member(GroupBus& bus, CommandExecutor& executor, BlobCache& cache, Prefetcher* prefetcher,
                std::function<void()> on_step_done)
     : bus_(bus),
       executor_(executor),
-      cache_(std::move(cache)),
+      cache_(cache),
       prefetcher_(prefetcher),
       on_step_done_(std::move(on_step_done)) {}
 
@@ -32,21 +34,28 @@ absl::StatusOr<Answers> Member::Handle(const BusMessage& message) {
       RETURN_IF_ERROR(Run(message.bytes, answers));
       break;
     case BusKind::kCollect:
-      Collect(answers);
+      RETURN_IF_ERROR(Collect(answers));
       break;
     case BusKind::kFinish:
       RETURN_IF_ERROR(Finish(answers));
-      Collect(answers);
+      RETURN_IF_ERROR(Collect(answers));
       break;
     case BusKind::kExit:
       break;
+  }
+  if (!answers.completions.empty()) {
+    std::vector<TierChange>& told = answers.completions.front().tier_changes;
+    told.insert(told.end(), untold_.begin(), untold_.end());
+    untold_.clear();
   }
   return answers;
 }
 
 absl::StatusOr<AttachReport> Member::Attach(const std::string& bytes) {
-  prefetches_.clear();
+  beside_.clear();
+  waits_for_others_ = false;
   if (prefetcher_ != nullptr) prefetcher_->ForgetAll();
+  cache_.UnpinAll();
   v1::AttachOrder wire;
   wire.ParseFromString(bytes);
   ASSIGN_OR_RETURN(const AttachOrder order, FromProto(wire));
@@ -59,6 +68,19 @@ absl::StatusOr<AttachReport> Member::Attach(const std::string& bytes) {
     if (other == mine.SerializeAsString()) continue;
     return absl::InternalError("tp_ranks report different adapters or pages at attach");
   }
+  TakeChangesHere();
+  untold_.clear();
+  std::vector<TierChange> held = executor_.adapters().HostTier();
+  if (prefetcher_ != nullptr) {
+    const std::vector<TierChange> on_disk = cache_.List();
+    held.insert(held.end(), on_disk.begin(), on_disk.end());
+  }
+  const std::vector<std::string> leaders = bus_.AllGatherEqual(prefetcher_ != nullptr ? "L" : "-");
+  tiers_.Reset(bus_.tp_size(), static_cast<int>(std::count(leaders.begin(), leaders.end(), "L")));
+  const std::vector<std::string> all = bus_.AllGather(EncodeChanges(held));
+  for (int r = 0; r < bus_.tp_size(); ++r) tiers_.Apply(r, DecodeChanges(all[r]));
+  tiers_.TakeChanges();
+  report->cached = tiers_.List();
   return report;
 }
 
@@ -71,35 +93,71 @@ absl::Status Member::Run(const std::string& bytes, Answers& answers) {
     return absl::OkStatus();
   }
   if (const auto* prefetch = std::get_if<PrefetchAdapter>(&command->kind)) {
-    prefetches_.push_back(command->id);
     if (prefetcher_ != nullptr) prefetcher_->Start(command->id, prefetch->digest);
+    beside_.push_back({*std::move(command), /*on_node=*/true});
     return absl::OkStatus();
   }
   RETURN_IF_ERROR(Execute(*command, answers));
-  if (std::holds_alternative<StepPlan>(command->kind)) Collect(answers);
-  return absl::OkStatus();
+  return std::holds_alternative<StepPlan>(command->kind) ? Collect(answers) : absl::OkStatus();
 }
 
 absl::Status Member::Execute(const Command& command, Answers& answers) {
-  ASSIGN_OR_RETURN(std::optional<Completion> started, executor_.Start(command));
-  if (!started.has_value()) {
-    if (on_step_done_) executor_.NotifyWhenDone(on_step_done_);
-    return ShareWork();
+  if (const auto* step = std::get_if<StepPlan>(&command.kind); step != nullptr && step->eager) {
+    // What fails on one rank fails on all before any of them begins.
+    const absl::Status joint = bus_.Agree(executor_.adapters().AwaitLoads(*step));
+    if (!joint.ok()) {
+      answers.completions.push_back({command.id, joint, {}});
+      return absl::OkStatus();
+    }
   }
-  Completion completion = *std::move(started);
+  if (const auto* drop = std::get_if<DropAdapter>(&command.kind);
+      drop && IsUnderWay(drop->digest)) {
+    // A rank that comes late would find its content gone.
+    answers.completions.push_back(
+        {command.id,
+         MakeError(absl::StatusCode::kFailedPrecondition, Reason::kInvalidArgument, "drop.digest",
+                   drop->digest.Short(), "is being loaded"),
+         {}});
+    return absl::OkStatus();
+  }
+  ASSIGN_OR_RETURN(std::optional<Completion> started, executor_.Start(command));
+  if (started.has_value()) return AfterStart(command, *std::move(started), answers);
+  if (std::holds_alternative<LoadAdapter>(command.kind)) {
+    beside_.push_back({command});
+    return absl::OkStatus();
+  }
+  if (on_step_done_) executor_.NotifyWhenDone(on_step_done_);
+  return ShareWork();
+}
+
+bool Member::IsUnderWay(const Digest& digest) const {
+  return std::any_of(beside_.begin(), beside_.end(), [&](const Beside& work) {
+    const auto* load = std::get_if<LoadAdapter>(&work.command.kind);
+    const auto* prefetch = std::get_if<PrefetchAdapter>(&work.command.kind);
+    return load != nullptr ? load->digest == digest : prefetch->digest == digest;
+  });
+}
+
+absl::Status Member::AfterStart(const Command& command, Completion completion, Answers& answers) {
   const auto* drop = std::get_if<DropAdapter>(&command.kind);
-  if (drop != nullptr && drop->tiers.has(Tier::kDisk) && prefetcher_ != nullptr &&
-      completion.outcome.ok()) {
-    completion.outcome = cache_.Remove(drop->digest);
+  if (drop != nullptr && completion.outcome.ok()) {
+    completion.outcome = DropFromDisk(*drop, completion);
+  }
+  const auto* pin = std::get_if<PinAdapter>(&command.kind);
+  if (pin != nullptr && pin->tiers.has(Tier::kDisk) && prefetcher_ != nullptr) {
+    cache_.Pin(pin->digest, pin->pinned);
   }
   std::vector<uint64_t> work_us;
-  const bool loads = std::holds_alternative<LoadAdapter>(command.kind);  // from disk
-  const absl::Status joint =
-      bus_.Agree(completion.outcome, executor_.work_us(), work_us, /*at_once=*/!loads);
-  if (completion.outcome.ok() && !joint.ok()) executor_.Abandon(command);
+  completion.outcome = bus_.Agree(completion.outcome, executor_.work_us(), work_us,
+                                  /*at_once=*/true);
   const auto* step = std::get_if<StepPlan>(&command.kind);
-  if (step != nullptr && !step->rows.empty() && joint.ok()) executor_.ObserveWork(work_us);
-  completion.outcome = joint;
+  if (step != nullptr && !step->rows.empty() && completion.outcome.ok()) {
+    executor_.ObserveWork(work_us);
+  }
+  if (drop != nullptr) {
+    AddFreedEverywhere(completion);
+    ShareChanges(TakeChangesHere());
+  }
   answers.completions.push_back(std::move(completion));
   return absl::OkStatus();
 }
@@ -113,6 +171,25 @@ absl::Status Member::ShareWork() {
   return absl::OkStatus();
 }
 
+absl::Status Member::DropFromDisk(const DropAdapter& drop, Completion& completion) {
+  if (!drop.tiers.has(Tier::kDisk) || prefetcher_ == nullptr) return absl::OkStatus();
+  ASSIGN_OR_RETURN(completion.freed.disk, cache_.Remove(drop.digest));
+  return absl::OkStatus();
+}
+
+void Member::AddFreedEverywhere(Completion& completion) {
+  std::string mine(sizeof(TierBytes), '\0');
+  std::memcpy(mine.data(), &completion.freed, sizeof(TierBytes));
+  completion.freed = {};
+  for (const std::string& theirs : bus_.AllGatherEqual(mine)) {
+    TierBytes freed;
+    std::memcpy(&freed, theirs.data(), sizeof(TierBytes));
+    completion.freed.device += freed.device;
+    completion.freed.host += freed.host;
+    completion.freed.disk += freed.disk;
+  }
+}
+
 // Nothing can fail on one rank alone once a step runs.
 absl::Status Member::Finish(Answers& answers) {
   ASSIGN_OR_RETURN(Completion completion, executor_.Finish());
@@ -120,35 +197,101 @@ absl::Status Member::Finish(Answers& answers) {
   return absl::OkStatus();
 }
 
-void Member::Collect(Answers& answers) {
-  if (prefetches_.empty()) return;
-  // A letter a prefetch, in one exchange: + done, ! failed, . running.
-  std::string mine;
-  for (const CommandId id : prefetches_) {
-    const std::optional<absl::Status> outcome =
-        prefetcher_ == nullptr ? absl::OkStatus() : prefetcher_->OutcomeOf(id);
-    mine.push_back(!outcome.has_value() ? '.' : outcome->ok() ? '+' : '!');
+char Member::LetterOf(const Beside& work) {
+  if (work.on_node) {
+    if (prefetcher_ == nullptr) return '0';  // the node's leader knows
+    const auto fetched = prefetcher_->OutcomeOf(work.command.id);
+    if (!fetched.has_value()) return '.';
+    return fetched->ok() ? static_cast<char>('0' + static_cast<int>((*fetched)->source)) : '!';
   }
-  const std::vector<std::string> all = bus_.AllGather(mine);
-  std::deque<CommandId> running;
-  for (size_t i = 0; i < prefetches_.size(); ++i) {
-    const CommandId id = prefetches_[i];
+  const std::optional<absl::Status> outcome = executor_.adapters().OutcomeOf(work.command.id);
+  if (!outcome.has_value()) return '.';
+  if (!outcome->ok()) return '!';
+  const bool had = executor_.adapters().WasInHost(work.command.id);
+  return static_cast<char>('0' + static_cast<int>(had ? FetchSource::kHost : work.source));
+}
+
+absl::Status Member::OutcomeHere(const Beside& work) {
+  if (!work.on_node) {
+    return executor_.adapters().OutcomeOf(work.command.id).value_or(absl::OkStatus());
+  }
+  if (prefetcher_ == nullptr) return absl::OkStatus();
+  const auto fetched = prefetcher_->OutcomeOf(work.command.id);
+  return fetched.has_value() ? fetched->status() : absl::OkStatus();
+}
+
+absl::Status Member::Collect(Answers& answers) {
+  if (beside_.empty()) return absl::OkStatus();
+  const std::vector<TierChange> changes = TakeChangesHere();
+  std::string mine(1, changes.empty() ? '-' : '+');
+  for (const Beside& work : beside_) mine.push_back(LetterOf(work));
+  const std::vector<std::string> all = bus_.AllGatherEqual(mine);
+  if (std::any_of(all.begin(), all.end(), [](const std::string& r) { return r[0] == '+'; })) {
+    ShareChanges(changes);
+  }
+  waits_for_others_ = false;
+  std::deque<Beside> running;
+  for (size_t i = 0; i < beside_.size(); ++i) {
+    Beside& work = beside_[i];
     bool ended = true, failed = false;
+    char slowest = '0';
     for (const std::string& rank : all) {
-      ended &= rank[i] != '.';
-      failed |= rank[i] == '!';
+      const char letter = rank[i + 1];
+      ended &= letter != '.';
+      failed |= letter == '!';
+      if (letter != '.' && letter != '!') slowest = std::max(slowest, letter);
     }
-    if (!ended) {
-      running.push_back(id);
-      continue;
+    if (ended) {
+      work.source = static_cast<FetchSource>(slowest - '0');
+      ASSIGN_OR_RETURN(ended, GoOn(work, failed, answers));
+    } else {
+      waits_for_others_ |= mine[i + 1] != '.';
     }
-    const std::optional<absl::Status> outcome =
-        prefetcher_ == nullptr ? absl::OkStatus() : prefetcher_->OutcomeOf(id);
-    answers.completions.push_back(
-        {id, failed ? bus_.Agree(outcome.value_or(absl::OkStatus())) : absl::OkStatus(), {}});
-    if (prefetcher_ != nullptr) prefetcher_->Forget(id);
+    if (!ended) running.push_back(std::move(work));
   }
-  prefetches_ = std::move(running);
+  beside_ = std::move(running);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> Member::GoOn(Beside& work, bool failed, Answers& answers) {
+  const CommandId id = work.command.id;
+  const auto* prefetch = std::get_if<PrefetchAdapter>(&work.command.kind);
+  if (work.on_node && prefetcher_ != nullptr) {
+    if (const auto fetched = prefetcher_->OutcomeOf(id); fetched.has_value() && fetched->ok()) {
+      work.bytes = (*fetched)->bytes;
+    }
+  }
+  if (work.on_node && !failed && prefetch->to_host) {
+    work.on_node = false;
+    ASSIGN_OR_RETURN(const std::optional<Completion> refused, executor_.Start(work.command));
+    if (!refused.has_value()) return false;
+    return absl::InternalError("a prefetch was refused");
+  }
+  Completion completion{id, failed ? bus_.Agree(OutcomeHere(work)) : absl::OkStatus(), {}};
+  if (!work.on_node) RETURN_IF_ERROR(executor_.adapters().Settle(id, completion.outcome));
+  if (prefetch != nullptr && completion.outcome.ok()) {
+    completion.source = work.source;
+    completion.bytes = work.bytes;
+  }
+  if (prefetch != nullptr && prefetcher_ != nullptr) prefetcher_->Forget(id);
+  answers.completions.push_back(std::move(completion));
+  return true;
+}
+
+std::vector<TierChange> Member::TakeChangesHere() {
+  std::vector<TierChange> out = executor_.adapters().TakeHostChanges();
+  if (prefetcher_ != nullptr) {
+    const std::vector<TierChange> disk = cache_.TakeChanges();
+    out.insert(out.end(), disk.begin(), disk.end());
+  }
+  return out;
+}
+
+void Member::ShareChanges(const std::vector<TierChange>& mine) {
+  const std::vector<std::string> all = bus_.AllGather(EncodeChanges(mine));
+  for (int r = 0; r < bus_.tp_size(); ++r) tiers_.Apply(r, DecodeChanges(all[r]));
+  const std::vector<TierChange> joint = tiers_.TakeChanges();
+  untold_.insert(untold_.end(), joint.begin(), joint.end());
 }
 
 }  // namespace rootstock

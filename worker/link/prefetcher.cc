@@ -2,11 +2,8 @@
 
 namespace rootstock {
 
-Prefetcher::Prefetcher(BlobCache cache, BlobSource& source, std::function<void()> on_done,
-                       int threads)
-    : cache_(std::move(cache)), source_(source), on_done_(std::move(on_done)) {
-  for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { Work(); });
-}
+Prefetcher::Prefetcher(BlobCache& cache, BlobSource& source, std::function<void()> on_done)
+    : cache_(cache), source_(source), on_done_(std::move(on_done)) {}
 
 Prefetcher::~Prefetcher() {
   {
@@ -22,10 +19,13 @@ void Prefetcher::Start(CommandId id, const Digest& digest) {
   std::lock_guard lock(mutex_);
   outcomes_[id] = std::nullopt;
   jobs_.push_back({id, digest});
+  if (idle_ < jobs_.size() && threads_.size() < kMostThreads) {
+    threads_.emplace_back([this] { Work(); });
+  }
   changed_.notify_one();
 }
 
-std::optional<absl::Status> Prefetcher::OutcomeOf(CommandId id) const {
+std::optional<absl::StatusOr<CachedBlob>> Prefetcher::OutcomeOf(CommandId id) const {
   std::lock_guard lock(mutex_);
   const auto it = outcomes_.find(id);
   return it == outcomes_.end() ? std::nullopt : it->second;
@@ -45,12 +45,14 @@ void Prefetcher::ForgetAll() {
 void Prefetcher::Work() {
   std::unique_lock lock(mutex_);
   for (;;) {
+    ++idle_;
     changed_.wait(lock, [this] { return stopping_ || !jobs_.empty(); });
+    --idle_;
     if (stopping_) return;
     const Job job = jobs_.front();
     jobs_.pop_front();
     lock.unlock();
-    absl::Status outcome = cache_.Ensure(job.digest, source_);
+    absl::StatusOr<CachedBlob> outcome = cache_.Ensure(job.digest, source_);
     lock.lock();
     if (const auto it = outcomes_.find(job.id); it != outcomes_.end()) {
       it->second = std::move(outcome);

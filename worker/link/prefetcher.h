@@ -15,19 +15,22 @@
 
 namespace rootstock {
 
-// A few threads, so that one slow adapter does not hold up others. *Thread-safe.*
+// Each fetch on a thread of its own, up to kMostThreads, so that slow ones do not hold up others.
+// *Thread-safe.*
 class Prefetcher {
  public:
+  static constexpr size_t kMostThreads = 64;
+
   // `on_done` is called on a fetching thread after each fetch. Borrowed until destruction, which
   // cancels the source.
-  Prefetcher(BlobCache cache, BlobSource& source, std::function<void()> on_done, int threads = 4);
+  Prefetcher(BlobCache& cache, BlobSource& source, std::function<void()> on_done);
   ~Prefetcher();
   Prefetcher(const Prefetcher&) = delete;
   Prefetcher& operator=(const Prefetcher&) = delete;
 
   void Start(CommandId id, const Digest& digest);
-  // The outcome of a Start; nothing while it runs.
-  std::optional<absl::Status> OutcomeOf(CommandId id) const;
+  // The outcome of a Start, whose lease lives until Forget; nothing while it runs.
+  std::optional<absl::StatusOr<CachedBlob>> OutcomeOf(CommandId id) const;
   void Forget(CommandId id);
   // Outcomes of fetches that still run are not kept.
   void ForgetAll();
@@ -39,13 +42,14 @@ class Prefetcher {
   };
   void Work();
 
-  const BlobCache cache_;
+  BlobCache& cache_;
   BlobSource& source_;
   const std::function<void()> on_done_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Job> jobs_;
-  std::map<CommandId, std::optional<absl::Status>> outcomes_;
+  std::map<CommandId, std::optional<absl::StatusOr<CachedBlob>>> outcomes_;
+  size_t idle_ = 0;
   bool stopping_ = false;
   std::vector<std::thread> threads_;
 };

@@ -24,6 +24,10 @@ absl::Status CheckPages(const AdapterLayout& layout, const PageGeometry& geometr
   return absl::OkStatus();
 }
 
+size_t SitesBytes(int num_layers) {
+  return size_t{kNumLoraViews} * num_layers * kAllModules.size() * sizeof(LoraSite);
+}
+
 }  // namespace
 
 // Each entry in the view that reads it. The tables hold offsets of rows, in device memory.
@@ -47,9 +51,14 @@ void DeviceAdapter::FillSites(const AdapterLayout& layout, const LoraSpec& lora,
   }
 }
 
-absl::StatusOr<std::unique_ptr<DeviceAdapter>> DeviceAdapter::Create(
+size_t DeviceAdapter::TableBytes(const AdapterLayout& layout, int num_layers, int tp_rank) {
+  return SitesBytes(num_layers) + layout.rows(tp_rank).size() * sizeof(uint32_t);
+}
+
+absl::StatusOr<std::unique_ptr<DeviceAdapter>> DeviceAdapter::Make(
     const AdapterLayout& layout, const LoraSpec& lora, int num_layers, int tp_rank,
-    const PageGeometry& geometry, std::vector<PageId> pages, Device& device) {
+    const PageGeometry& geometry, std::vector<PageId> pages, DeviceBuffer tables,
+    std::byte* image) {
   RETURN_IF_ERROR(CheckPages(layout, geometry, pages));
   std::unique_ptr<DeviceAdapter> adapter(new DeviceAdapter);
   adapter->layout_id_ = layout.id();
@@ -60,21 +69,30 @@ absl::StatusOr<std::unique_ptr<DeviceAdapter>> DeviceAdapter::Create(
   }
   adapter->pages_ = std::move(pages);
   adapter->sites_.resize(kNumLoraViews * num_layers * kAllModules.size());
-  const size_t sites_bytes = adapter->sites_.size() * sizeof(LoraSite);
-  const auto& places = layout.rows(tp_rank);
-  const size_t bytes = sites_bytes + places.size() * sizeof(uint32_t);
-  ASSIGN_OR_RETURN(adapter->tables_, device.Allocate(bytes, "adapter tables"));
+  adapter->tables_ = std::move(tables);
+  const size_t sites_bytes = SitesBytes(num_layers);
   adapter->FillSites(layout, lora, tp_rank,
                      reinterpret_cast<const uint32_t*>(adapter->tables_.data() + sites_bytes));
-  ASSIGN_OR_RETURN(std::byte * staged, device.Stage(adapter->tables_.data(), bytes));
-  std::memcpy(staged, adapter->sites_.data(), sites_bytes);
-  auto* out = reinterpret_cast<uint32_t*>(staged + sites_bytes);
+  std::memcpy(image, adapter->sites_.data(), sites_bytes);
+  auto* out = reinterpret_cast<uint32_t*>(image + sites_bytes);
   const uint32_t page_units = geometry.page_bytes / kRowAlignment;
-  for (const RowPlace& row : places) {
+  for (const RowPlace& row : layout.rows(tp_rank)) {
     *out++ = adapter->pages_[row.page].value * page_units + row.offset / kRowAlignment;
   }
-  RETURN_IF_ERROR(device.WriteBack());
   adapter->device_sites_ = adapter->tables_.as<const LoraSite>();
+  return adapter;
+}
+
+absl::StatusOr<std::unique_ptr<DeviceAdapter>> DeviceAdapter::Create(
+    const AdapterLayout& layout, const LoraSpec& lora, int num_layers, int tp_rank,
+    const PageGeometry& geometry, std::vector<PageId> pages, Device& device) {
+  RETURN_IF_ERROR(CheckPages(layout, geometry, pages));
+  const size_t bytes = TableBytes(layout, num_layers, tp_rank);
+  ASSIGN_OR_RETURN(DeviceBuffer tables, device.Allocate(bytes, "adapter tables"));
+  ASSIGN_OR_RETURN(std::byte * staged, device.Stage(tables.data(), bytes));
+  ASSIGN_OR_RETURN(auto adapter, Make(layout, lora, num_layers, tp_rank, geometry, std::move(pages),
+                                      std::move(tables), staged));
+  RETURN_IF_ERROR(device.WriteBack());
   return adapter;
 }
 

@@ -23,6 +23,16 @@ class DeviceAdapter {
   static absl::StatusOr<std::unique_ptr<DeviceAdapter>> Create(
       const AdapterLayout& layout, const LoraSpec& lora, int num_layers, int tp_rank,
       const PageGeometry& geometry, std::vector<PageId> pages, Device& device);
+  // Bytes of the tables of one adapter on tp_rank.
+  static size_t TableBytes(const AdapterLayout& layout, int num_layers, int tp_rank);
+  // The same beside the steps: `tables` is device memory of TableBytes at least, to which the
+  // caller copies `image`, TableBytes long, that is written here. Errors of the pages alone.
+  static absl::StatusOr<std::unique_ptr<DeviceAdapter>> Make(const AdapterLayout& layout,
+                                                             const LoraSpec& lora, int num_layers,
+                                                             int tp_rank,
+                                                             const PageGeometry& geometry,
+                                                             std::vector<PageId> pages,
+                                                             DeviceBuffer tables, std::byte* image);
   DeviceAdapter(const DeviceAdapter&) = delete;
   DeviceAdapter& operator=(const DeviceAdapter&) = delete;
 
@@ -34,6 +44,7 @@ class DeviceAdapter {
   // [kNumLoraViews][num_layers][7], by Module; lora_rank 0 where there is nothing.
   std::span<const LoraSite> sites() const { return sites_; }
   const LoraSite* device_sites() const { return device_sites_; }  // the same in device memory
+  std::byte* tables() const { return tables_.data(); }
 
  private:
   DeviceAdapter() = default;

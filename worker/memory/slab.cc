@@ -55,6 +55,10 @@ uint64_t DefaultHostBudget(int ranks_on_host) {
   return 0;
 }
 
+uint64_t DefaultHostCacheBytes(int ranks_on_host) {
+  return std::min(uint64_t{4} << 30, DefaultHostBudget(ranks_on_host) / 4);
+}
+
 absl::StatusOr<std::unique_ptr<Slab>> Slab::Create(Device& device, const PageGeometry& geometry) {
   ASSIGN_OR_RETURN(DeviceBuffer buffer,
                    device.Allocate(size_t{geometry.num_pages} * geometry.page_bytes, "num_pages"));

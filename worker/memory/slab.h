@@ -34,6 +34,10 @@ uint32_t CudaPageTokens(const ModelSpec& model, const TpPlan& tp, DType kv_dtype
 // Half of the host memory that is free now, shared by `ranks_on_host` equal ranks.
 uint64_t DefaultHostBudget(int ranks_on_host);
 
+// Of adapters beside the pages: 4 GiB, at most an eighth of the host memory that is free now,
+// shared by `ranks_on_host` equal ranks.
+uint64_t DefaultHostCacheBytes(int ranks_on_host);
+
 // One allocation of num_pages pages, zeroed. Owns it. Pages are written by the step thread (KV) and
 // by whoever loads an adapter into pages that no step names. *Thread-safe: immutable.*
 class Slab {

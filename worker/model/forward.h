@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -36,6 +37,8 @@ struct ForwardBatch {
   std::vector<ForwardRow> rows;       // cover all tokens, in order
   std::vector<LoraSegment> segments;  // by begin, then list order of the spans
   std::vector<int32_t> logit_tokens;  // [outputs] indices into tokens whose logits are wanted
+  // When set, the pass runs without graphs, and this is called before each layer is enqueued.
+  std::function<absl::Status(int layer)> before_layer;
 };
 
 // What a forward pass did on this tp_rank.

@@ -107,7 +107,8 @@ absl::Status Model::BeginStep(const ForwardBatch& batch) {
   }
   const int tokens = static_cast<int>(batch.token_ids.size());
   return parts_.ops->BeginStep({batch.token_ids, batch.positions, rows_,
-                                lora_batch_.Build(runs_, tokens), batch.logit_tokens});
+                                lora_batch_.Build(runs_, tokens), batch.logit_tokens,
+                                /*by_layer=*/batch.before_layer != nullptr});
 }
 
 absl::StatusOr<const float*> Model::Forward(const ForwardBatch& batch) {
@@ -116,9 +117,9 @@ absl::StatusOr<const float*> Model::Forward(const ForwardBatch& batch) {
   RETURN_IF_ERROR(CheckBatch(batch));
   RETURN_IF_ERROR(BeginStep(batch));
   bool replayed = true;
-  RETURN_IF_ERROR(parts_.ops->Run([this, &replayed] {
+  RETURN_IF_ERROR(parts_.ops->Run([this, &replayed, &batch] {
     replayed = false;
-    return RunStep();
+    return RunStep(batch.before_layer);
   }));
   if (replayed) parts_.communicator->CountReplay(collectives_[StepKey()]);
   ASSIGN_OR_RETURN(last_step_.ops, parts_.ops->EndStep());
@@ -133,12 +134,12 @@ std::array<int, 3> Model::StepKey() const {
 
 absl::Status Model::RunCountedStep() {
   const CollectiveStats before = parts_.communicator->stats();
-  RETURN_IF_ERROR(RunStep());
+  RETURN_IF_ERROR(RunStep(nullptr));
   collectives_[StepKey()] = parts_.communicator->stats().Since(before);
   return absl::OkStatus();
 }
 
-absl::Status Model::RunStep() {
+absl::Status Model::RunStep(const std::function<absl::Status(int layer)>& before_layer) {
   parts_.ops->Embed(parts_.weights->embedding(), tp_.shards[tp_rank_].vocab.begin,
                     residual_.as<float>());
   if (tp_.tp_size() > 1) {
@@ -146,7 +147,10 @@ absl::Status Model::RunStep() {
     RETURN_IF_ERROR(parts_.communicator->AllReduceSum(residual_.data(), size, DType::kF32));
   }
   LoraDelta down;
-  for (int layer = 0; layer < spec_.num_layers; ++layer) RETURN_IF_ERROR(RunLayer(layer, down));
+  for (int layer = 0; layer < spec_.num_layers; ++layer) {
+    if (before_layer) RETURN_IF_ERROR(before_layer(layer));
+    RETURN_IF_ERROR(RunLayer(layer, down));
+  }
   if (parts_.ops->num_outputs() == 0) return absl::OkStatus();
   return ComputeLogits(down);
 }

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -66,8 +67,8 @@ class Model {
   absl::Status MakeRopeTables();
   absl::Status CheckBatch(const ForwardBatch& batch) const;
   absl::Status BeginStep(const ForwardBatch& batch);
-  // All operators of the step that Ops has begun.
-  absl::Status RunStep();
+  // All operators of the step that Ops has begun; before_layer: of the batch, may be null.
+  absl::Status RunStep(const std::function<absl::Status(int layer)>& before_layer);
   // The same, before the first step: what may be recorded and replayed.
   absl::Status RunCountedStep();
   // What the collectives of a step depend on.

@@ -94,7 +94,7 @@ absl::Status CudaOps::BeginStep(const StepView& step) {
   int max_q_len = 0;
   for (const SequenceView& row : step.rows) max_q_len = std::max(max_q_len, row.num_tokens);
   every_token_has_output_ = IsDecode(step, sizes);
-  graph_ = every_token_has_output_ ? FindGraph(sizes) : nullptr;
+  graph_ = every_token_has_output_ && !step.by_layer ? FindGraph(sizes) : nullptr;
   if (graph_ != nullptr) sizes = graph_->sizes;
   RETURN_IF_ERROR(step_->Fill(step, sizes, memory_.page_tokens));
   return Enter(sizes, max_q_len);

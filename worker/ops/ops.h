@@ -90,6 +90,7 @@ struct StepView {
   std::span<const SequenceView> rows;
   std::span<const LoraGroup> groups;
   std::span<const int32_t> output_tokens;  // [outputs] tokens whose logits are wanted
+  bool by_layer = false;                   // never replayed: something is done between layers
 };
 
 constexpr int32_t LastTokenOf(uint32_t slot) { return -1 - static_cast<int32_t>(slot); }

@@ -45,9 +45,9 @@ TEST_F(AdapterSpansTest, SegmentsFollowPositions) {
   AdapterTable table;
   FakeModel model(0);
   for (const auto& [name, page] : {std::pair{"a", 40u}, std::pair{"b", 41u}}) {
-    auto adapter = model.Load({Sha256Of(name), 1, LoraSharding::kReplicated, Pages({page})});
-    ASSERT_TRUE(adapter.ok()) << adapter.status();
-    ASSERT_TRUE(table.Add(Sha256Of(name), *std::move(adapter)).ok());
+    model.loader().Load(CommandId(page),
+                        {Sha256Of(name), 1, LoraSharding::kReplicated, Pages({page})});
+    ASSERT_TRUE(table.Add(Sha256Of(name), model.loader().Take(CommandId(page))).ok());
   }
   Sequence sequence(plan.new_sequences[0]);
   sequence.page_table = {1, 2};
@@ -84,7 +84,7 @@ TEST_F(AdapterSpansTest, EvictedAndReloadedElsewhere) {
 }
 
 TEST_F(AdapterSpansTest, AttachReportsWhatIsResident) {
-  rank_.runtime.Abandon({CommandId(9), {1, 1}, LoadAdapter{Sha256Of("b"), 1, {}, Pages({41})}});
+  rank_.Run(DropAdapter{Sha256Of("b")});
   const auto report = rank_.runtime.Attach({1, 2}, {});
   ASSERT_TRUE(report.ok());
   ASSERT_EQ(report->adapters.size(), 1u);

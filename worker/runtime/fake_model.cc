@@ -8,24 +8,7 @@
 namespace rootstock {
 namespace {
 
-// Two layers of width 8, q adapted with lora_rank 1: the smallest adapter there is.
-absl::StatusOr<std::unique_ptr<DeviceAdapter>> SmallAdapter(const LoadAdapter& load,
-                                                            const PageGeometry& geometry,
-                                                            Device& device) {
-  ModelSpec spec;
-  spec.num_layers = 1;
-  spec.hidden_size = 8;
-  spec.ffn_size = 8;
-  spec.num_heads = spec.num_kv_heads = 1;
-  spec.head_dim = 8;
-  spec.vocab_size = FakeModel::kVocab;
-  const LoraSpec lora{{{0, Module::kQ, 1, 1.0f}}};
-  ASSIGN_OR_RETURN(const TpPlan tp, MakeTpPlan(spec, 1));
-  ASSIGN_OR_RETURN(const AdapterLayout layout,
-                   AdapterLayout::Create(spec, lora, tp, LoraSharding::kReplicated, DType::kF32,
-                                         geometry.page_bytes));
-  return DeviceAdapter::Create(layout, lora, 1, 0, geometry, load.pages, device);
-}
+constexpr int kLayers = 2;  // as steps behind a load see them
 
 }  // namespace
 
@@ -57,6 +40,9 @@ std::vector<float> FakeModel::Logits(const std::vector<int32_t>& tokens,
 
 absl::StatusOr<const float*> FakeModel::Forward(const ForwardBatch& batch) {
   ++forwards;
+  for (int layer = 0; batch.before_layer && layer < kLayers; ++layer) {
+    RETURN_IF_ERROR(batch.before_layer(layer));
+  }
   outputs_seen.push_back(static_cast<int>(batch.logit_tokens.size()));
   logits_.clear();
   stats_.ops.lora_shrink = stats_.ops.lora_expand = {batch.segments.size(), 0.5};
@@ -87,14 +73,6 @@ absl::StatusOr<const float*> FakeModel::Forward(const ForwardBatch& batch) {
     }
   }
   return tp_rank_ == 0 ? logits_.data() : nullptr;
-}
-
-absl::StatusOr<std::unique_ptr<DeviceAdapter>> FakeModel::Load(const LoadAdapter& load) {
-  if (refused.contains(load.layout_id)) {
-    return MakeError(absl::StatusCode::kInvalidArgument, Reason::kBaseMismatch, "load.layout_id",
-                     std::to_string(load.layout_id), "refused for the test");
-  }
-  return SmallAdapter(load, info_.geometry, device_);
 }
 
 }  // namespace rootstock

@@ -2,13 +2,13 @@
 // of the adapters of the token.
 #pragma once
 
-#include <map>
 #include <memory>
-#include <set>
+#include <utility>
 #include <vector>
 
 #include "worker/device/cpu_device.h"
 #include "worker/ops/host_sampler.h"
+#include "worker/runtime/fake_loader.h"
 #include "worker/runtime/step_model.h"
 
 namespace rootstock {
@@ -32,7 +32,7 @@ class FakeModel : public StepModel {
   absl::StatusOr<const float*> Forward(const ForwardBatch& batch) override;
   // Counts each segment of the batch once in both kernels.
   const ForwardStats& last_forward() const override { return stats_; }
-  absl::StatusOr<std::unique_ptr<DeviceAdapter>> Load(const LoadAdapter& load) override;
+  AdapterLoader& loader() override { return loader_; }
 
   // The logits after `tokens`, the last of which runs with `adapters` (first page, scale).
   static std::vector<float> Logits(const std::vector<int32_t>& tokens,
@@ -43,7 +43,7 @@ class FakeModel : public StepModel {
   int forwards = 0;
   int max_outputs = 0;
   std::vector<int> outputs_seen;  // logit rows of each forward
-  std::set<uint64_t> refused;     // layout ids that Load fails on
+  FakeLoader& fake_loader() { return loader_; }
 
  private:
   const int tp_rank_;
@@ -52,6 +52,7 @@ class FakeModel : public StepModel {
   std::vector<float> logits_;
   HostSampler sampler_;
   CpuDevice device_{1};
+  FakeLoader loader_{info_.geometry, device_};
   ForwardStats stats_;
 };
 

@@ -3,11 +3,12 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <future>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
-#include "common/layout/adapter_image.h"
 #include "common/safetensors/safetensors.h"
 #include "worker/weights/weight_source.h"
 
@@ -16,6 +17,8 @@ namespace {
 
 constexpr uint64_t kDummySeed = 1;
 constexpr uint32_t kFewestPages = 2;
+// Where steps leave the host's cores idle.
+constexpr int kGpuBuildThreads = 4;
 // For kernels and libraries that are loaded at their first use.
 constexpr uint64_t kReserveBytes = uint64_t{512} << 20;
 constexpr uint64_t kReserveShare = 256;
@@ -91,27 +94,50 @@ absl::StatusOr<Digest> FingerprintOf(const ModelSource& source, const ModelSpec&
 
 absl::StatusOr<std::unique_ptr<LoadedModel>> LoadedModel::Create(
     const ModelSource& source, const ModelSpec& spec, const TpPlan& tp, Backend backend,
-    const PageGeometry& geometry, Communicator& communicator, PathOf path_of,
+    const PageGeometry& geometry, Communicator& communicator, AdapterTiers tiers,
     const LoadPeers& peers) {
   const int tp_rank = communicator.rank();
   std::unique_ptr<LoadedModel> out(new LoadedModel(spec, tp, tp_rank, std::move(backend)));
   out->info_ = {spec.vocab_size, spec.max_position, out->backend_.compute_type, geometry};
-  out->path_of_ = std::move(path_of);
   out->communicator_ = &communicator;
   ASSIGN_OR_RETURN(out->free_at_start_, out->backend_.device->FreeBytes());
   if (communicator.size() > 1) {
     const uint64_t before = out->backend_.free_bytes;
     out->communicator_bytes_ = before - std::min(before, out->free_at_start_);
   }
-  ASSIGN_OR_RETURN(out->weights_,
-                   LoadWeights(source, spec, tp, tp_rank, *out->backend_.device, peers));
+  // Pinning memory takes seconds: it goes beside the reading of weights.
+  std::future<absl::Status> loader =
+      std::async(std::launch::async, [&] { return out->MakeLoader(geometry, std::move(tiers)); });
+  auto weights = LoadWeights(source, spec, tp, tp_rank, *out->backend_.device, peers);
+  RETURN_IF_ERROR(loader.get());
+  ASSIGN_OR_RETURN(out->weights_, std::move(weights));
   if (geometry.num_pages > 0) RETURN_IF_ERROR(out->MakePages());
   return out;
+}
+
+absl::Status LoadedModel::MakeLoader(const PageGeometry& geometry, AdapterTiers tiers) {
+  ASSIGN_OR_RETURN(lane_, backend_.device->MakeCopyLane());
+  ASSIGN_OR_RETURN(auto blocks,
+                   HostBlocks::Create(*lane_, geometry.page_bytes, tiers.host_cache_bytes));
+  host_cache_ = std::make_unique<HostCache>(std::move(blocks));
+  LoaderParts parts;
+  parts.spec = spec_;
+  parts.tp = tp_;
+  parts.tp_rank = tp_rank_;
+  parts.compute_dtype = info_.compute_dtype;
+  parts.page_bytes = geometry.page_bytes;
+  parts.lane = lane_.get();
+  parts.cache = host_cache_.get();
+  parts.read = std::move(tiers.read);
+  parts.build_threads = backend_.asynchronous ? kGpuBuildThreads : 1;
+  loader_ = std::make_unique<TierLoader>(std::move(parts));
+  return absl::OkStatus();
 }
 
 absl::Status LoadedModel::MakePages() {
   const PageGeometry& geometry = info_.geometry;
   ASSIGN_OR_RETURN(slab_, Slab::Create(*backend_.device, geometry));
+  loader_->SetSlab(slab_.get());
   ops_ = backend_.make_ops({slab_->data(), geometry.page_bytes, geometry.page_tokens});
   return absl::OkStatus();
 }
@@ -188,29 +214,6 @@ std::optional<DeviceMemoryUse> LoadedModel::memory() {
 
 absl::StatusOr<const float*> LoadedModel::Forward(const ForwardBatch& batch) {
   return model_->Forward(batch);
-}
-
-absl::StatusOr<std::unique_ptr<DeviceAdapter>> LoadedModel::Load(const LoadAdapter& load) {
-  const std::filesystem::path path = path_of_(load.digest);
-  std::error_code error;
-  if (!std::filesystem::exists(path, error)) {
-    return MakeError(absl::StatusCode::kNotFound, Reason::kIoError, "load.digest",
-                     load.digest.Short(), "its content is not on this node; prefetch it first");
-  }
-  ASSIGN_OR_RETURN(const CanonicalAdapter content, CanonicalAdapter::Open(path, spec_));
-  const PageGeometry& geometry = info_.geometry;
-  ASSIGN_OR_RETURN(const AdapterLayout layout,
-                   AdapterLayout::Create(spec_, content.spec(), tp_, load.sharding,
-                                         info_.compute_dtype, geometry.page_bytes));
-  if (layout.id() != load.layout_id) {
-    return InvalidField(Reason::kBaseMismatch, "load.layout_id", absl::StrCat(load.layout_id),
-                        absl::StrCat("this group lays the adapter out as ", layout.id()));
-  }
-  ASSIGN_OR_RETURN(auto adapter,
-                   DeviceAdapter::Create(layout, content.spec(), spec_.num_layers, tp_rank_,
-                                         geometry, load.pages, *backend_.device));
-  RETURN_IF_ERROR(slab_->WriteAdapter(content, layout, tp_rank_, load.pages, *backend_.device));
-  return adapter;
 }
 
 }  // namespace rootstock

@@ -4,12 +4,14 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "common/tp/tp.h"
 #include "worker/memory/slab.h"
 #include "worker/model/model.h"
 #include "worker/ops/backend.h"
 #include "worker/runtime/step_model.h"
+#include "worker/runtime/tier_loader.h"
 #include "worker/weights/model_weights.h"
 
 namespace rootstock {
@@ -26,18 +28,22 @@ absl::StatusOr<DType> DTypeOfFiles(const std::filesystem::path& model_dir);
 // Without reading the weights themselves; see ModelWeights::fingerprint.
 absl::StatusOr<Digest> FingerprintOf(const ModelSource& source, const ModelSpec& spec);
 
+// How adapters come to this tp_rank.
+struct AdapterTiers {
+  // The canonical content, verified; an error when it is not on this node. *Thread-safe.*
+  std::function<absl::StatusOr<std::string>(const Digest&)> read;
+  uint64_t host_cache_bytes = uint64_t{64} << 20;
+};
+
 // *Step thread only.*
 class LoadedModel : public StepModel {
  public:
-  // Where this node keeps an adapter's canonical content.
-  using PathOf = std::function<std::filesystem::path(const Digest&)>;
-
   // Reads this tp_rank's slices, with progress in the log. `communicator` is borrowed.
   // `peers` as LoadOptions has them.
   // geometry.num_pages 0: the first Prepare makes as many pages as fit beside all that it takes.
   static absl::StatusOr<std::unique_ptr<LoadedModel>> Create(
       const ModelSource& source, const ModelSpec& spec, const TpPlan& tp, Backend backend,
-      const PageGeometry& geometry, Communicator& communicator, PathOf path_of,
+      const PageGeometry& geometry, Communicator& communicator, AdapterTiers tiers,
       const LoadPeers& peers = {});
 
   const StepModelInfo& info() const override { return info_; }
@@ -51,7 +57,7 @@ class LoadedModel : public StepModel {
   }
   absl::StatusOr<const float*> Forward(const ForwardBatch& batch) override;
   const ForwardStats& last_forward() const override { return model_->last_step(); }
-  absl::StatusOr<std::unique_ptr<DeviceAdapter>> Load(const LoadAdapter& load) override;
+  AdapterLoader& loader() override { return *loader_; }
 
   std::optional<DeviceMemoryUse> memory() override;
 
@@ -59,6 +65,7 @@ class LoadedModel : public StepModel {
   LoadedModel(const ModelSpec& spec, const TpPlan& tp, int tp_rank, Backend backend)
       : spec_(spec), tp_(tp), tp_rank_(tp_rank), backend_(std::move(backend)) {}
 
+  absl::Status MakeLoader(const PageGeometry& geometry, AdapterTiers tiers);
   absl::Status MakePages();
   absl::Status MakeModel(const ModelLimits& limits);
   // Chooses info_.geometry.num_pages, the same on every tp_rank.
@@ -71,10 +78,12 @@ class LoadedModel : public StepModel {
   StepModelInfo info_;
   uint64_t free_at_start_ = 0;       // before weights
   uint64_t communicator_bytes_ = 0;  // taken between the backend and this
-  PathOf path_of_;
   Communicator* communicator_ = nullptr;
   std::unique_ptr<ModelWeights> weights_;
   std::unique_ptr<Slab> slab_;
+  std::unique_ptr<CopyLane> lane_;
+  std::unique_ptr<HostCache> host_cache_;
+  std::unique_ptr<TierLoader> loader_;
   std::unique_ptr<Ops> ops_;
   std::unique_ptr<Model> model_;
   ModelLimits limits_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 #include <unordered_set>
 
 #include "absl/strings/str_cat.h"
@@ -72,9 +73,9 @@ struct RowState {
 
 class RowCheck {
  public:
-  RowCheck(const PlanRow& row, const RowState& state, const PlanContext& context,
+  RowCheck(const PlanRow& row, const RowState& state, bool eager, const PlanContext& context,
            const std::string& field)
-      : row_(row), state_(state), context_(context), field_(field) {}
+      : row_(row), state_(state), eager_(eager), context_(context), field_(field) {}
 
   absl::Status Check() const {
     RETURN_IF_ERROR(CheckTokens());
@@ -178,9 +179,13 @@ class RowCheck {
     for (const AdapterSpan& span : state_.spec->spans) {
       if (span.begin >= end() || (span.end != 0 && span.end <= row_.position)) continue;
       for (const AdapterUse& use : span.adapters) {
-        if (context_.adapters->Find(use.adapter) != nullptr) continue;
-        return MakeError(absl::StatusCode::kFailedPrecondition, Reason::kInvalidArgument,
-                         Name("adapter"), use.adapter.Short(), "is not resident");
+        const bool loading = context_.loading->contains(use.adapter);
+        if (eager_ && loading) continue;
+        if (!loading && context_.adapters->Find(use.adapter) != nullptr) continue;
+        return MakeError(
+            absl::StatusCode::kFailedPrecondition, Reason::kInvalidArgument, Name("adapter"),
+            use.adapter.Short(),
+            loading ? "is being loaded, and the plan is not eager" : "is not resident");
       }
     }
     return absl::OkStatus();
@@ -188,6 +193,7 @@ class RowCheck {
 
   const PlanRow& row_;
   const RowState& state_;
+  const bool eager_;
   const PlanContext& context_;
   const std::string& field_;
 };
@@ -225,7 +231,7 @@ absl::Status CheckPlan(const StepPlan& plan, const PlanContext& context) {
     } else {
       return Bad(absl::StrCat(field, ".slot"), row.slot.value, "holds no sequence");
     }
-    RETURN_IF_ERROR(RowCheck(row, state, context, field).Check());
+    RETURN_IF_ERROR(RowCheck(row, state, plan.eager, context, field).Check());
     tokens += row.query_len;
   }
   if (tokens > context.limits.max_num_batched_tokens) {
@@ -236,7 +242,29 @@ absl::Status CheckPlan(const StepPlan& plan, const PlanContext& context) {
   return absl::OkStatus();
 }
 
+std::vector<Digest> AdaptersOf(const StepPlan& plan, const SequenceTable& sequences) {
+  std::unordered_map<SequenceSlot, const NewSequence*> specs;
+  for (const NewSequence& s : plan.new_sequences) specs[s.slot] = &s;
+  std::set<Digest> out;
+  for (const PlanRow& row : plan.rows) {
+    const auto made = specs.find(row.slot);
+    const auto old = sequences.find(row.slot);
+    if (made == specs.end() && old == sequences.end()) continue;
+    const NewSequence& spec = made != specs.end() ? *made->second : old->second.spec;
+    for (const AdapterSpan& span : spec.spans) {
+      const bool before = span.end != 0 && span.end <= row.position;
+      if (before || span.begin >= row.position + row.query_len) continue;
+      for (const AdapterUse& use : span.adapters) out.insert(use.adapter);
+    }
+  }
+  return {out.begin(), out.end()};
+}
+
 absl::Status CheckLoad(const LoadAdapter& load, const PlanContext& context) {
+  if (context.loading->contains(load.digest)) {
+    return MakeError(absl::StatusCode::kAlreadyExists, Reason::kDuplicate, "load.digest",
+                     load.digest.Short(), "is being loaded");
+  }
   if (context.adapters->Find(load.digest) != nullptr) {
     return MakeError(absl::StatusCode::kAlreadyExists, Reason::kDuplicate, "load.digest",
                      load.digest.Short(), "is resident");

@@ -126,11 +126,11 @@ INSTANTIATE_TEST_SUITE_P(Plans, RefusalTest, testing::ValuesIn(Refusals()),
 TEST(PlanCheck, D6RanksNeverDisagreeOnTheAdaptersOfAStep) {
   EXPECT_TRUE(RunOnRanks(3, [](Communicator& c) -> absl::Status {
                 Rank rank(c);
-                if (c.rank() == 2) rank.model.refused.insert(7);
+                if (c.rank() == 2) rank.model.fake_loader().refused.insert(7);
                 const LoadAdapter load{Sha256Of("a"), 7, LoraSharding::kFullySharded, Pages({40})};
-                const bool loaded = rank.Run(load).outcome.ok();
-                EXPECT_EQ(loaded, c.rank() != 2);
-                if (loaded) rank.runtime.Abandon({CommandId(1), {1, 1}, load});
+                const CommandId id = rank.Begin(load);
+                EXPECT_EQ(rank.runtime.OutcomeOf(id)->ok(), c.rank() != 2);
+                EXPECT_TRUE(rank.runtime.Settle(id, absl::InternalError("rank 2")).ok());
                 EXPECT_EQ(rank.runtime.num_adapters(), 0u);
                 NewSequence with = MakeSequence(0, 4, Greedy());
                 with.spans = {{0, 0, {{Sha256Of("a"), 1.0f}}}};
@@ -155,12 +155,12 @@ TEST(PlanCheck, Loads) {
   EXPECT_TRUE(load("a", Pages({4})).ok());
   EXPECT_EQ(load("a", Pages({5})).code(), absl::StatusCode::kAlreadyExists);
   EXPECT_EQ(GetErrorDetail(load("b", Pages({4})))->field, "load.pages");
-  rank.model.refused = {1};
+  rank.model.fake_loader().refused = {1};
   EXPECT_FALSE(load("b", Pages({6})).ok());
   EXPECT_EQ(rank.runtime.num_adapters(), 1u);
   rank.Run(DropAdapter{Sha256Of("a"), Tier::kDevice});
   EXPECT_EQ(rank.runtime.num_adapters(), 0u);
-  rank.model.refused.clear();
+  rank.model.fake_loader().refused.clear();
   EXPECT_TRUE(load("b", Pages({4})).ok());  // the page is free again
 }
 

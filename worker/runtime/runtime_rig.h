@@ -12,6 +12,7 @@
 #include "common/base/status.h"
 #include "worker/parallel/thread_communicator.h"
 #include "worker/runtime/fake_model.h"
+#include "worker/runtime/finish_load.h"
 #include "worker/runtime/worker_runtime.h"
 
 namespace rootstock {
@@ -60,9 +61,18 @@ class Rank {
     EXPECT_TRUE(report.ok());
   }
   Completion Run(decltype(Command::kind) kind) {
-    auto completion = runtime.Start({CommandId(++commands_), {1, 1}, std::move(kind)});
+    const CommandId id(++commands_);
+    auto completion = runtime.Start({id, {1, 1}, std::move(kind)});
     EXPECT_TRUE(completion.ok()) << completion.status();
+    if (!completion->has_value()) return {id, FinishLoad(runtime, id), {}};
     return **completion;
+  }
+  // Left running.
+  CommandId Begin(decltype(Command::kind) kind) {
+    const CommandId id(++commands_);
+    const auto completion = runtime.Start({id, {1, 1}, std::move(kind)});
+    EXPECT_TRUE(completion.ok() && !completion->has_value());
+    return id;
   }
   StepResult Step(StepPlan plan) {
     const Completion completion = Run(std::move(plan));

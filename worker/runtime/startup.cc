@@ -110,6 +110,11 @@ absl::StatusOr<ModelPlan> PlanModel(const WorkerOptions& options, int tp_size,
   return plan;
 }
 
+uint64_t HostCacheBytes(const WorkerOptions& options, const HostPlace& place) {
+  if (options.host_cache_bytes < 0) return DefaultHostCacheBytes(place.local_size);
+  return static_cast<uint64_t>(options.host_cache_bytes);
+}
+
 void WritePorts(const std::string& file, const GroupInfo& info) {
   std::string text;
   for (size_t r = 0; r < info.ranks.size(); ++r) {

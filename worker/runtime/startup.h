@@ -41,6 +41,9 @@ DType AutoWeightType(DType files, bool cuda);
 // Of the plan's device. threads: of every parallel loop on the host's processor.
 absl::StatusOr<Backend> MakeBackend(const ModelPlan& plan, const HostPlace& place, int threads);
 
+// Of this rank: what --host-cache-bytes says, or by default what DefaultHostCacheBytes does.
+uint64_t HostCacheBytes(const WorkerOptions& options, const HostPlace& place);
+
 // "metrics PORT" of tp_rank 0, "tp_rank R metrics PORT" of the others; complete or absent.
 void WritePorts(const std::string& file, const GroupInfo& info);
 

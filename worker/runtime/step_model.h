@@ -13,6 +13,7 @@
 #include "worker/model/forward.h"
 #include "worker/model/model.h"
 #include "worker/ops/token_sampler.h"
+#include "worker/runtime/adapter_loader.h"
 
 namespace rootstock {
 
@@ -66,9 +67,8 @@ class StepModel {
   // Of the last Forward.
   virtual const ForwardStats& last_forward() const = 0;
 
-  // Writes this tp_rank's rows of the adapter into the pages. No collectives; an error (content not
-  // on this node, another layout id …) leaves nothing behind but bytes in those pages.
-  virtual absl::StatusOr<std::unique_ptr<DeviceAdapter>> Load(const LoadAdapter& load) = 0;
+  // Beside the steps. No collectives.
+  virtual AdapterLoader& loader() = 0;
 };
 
 }  // namespace rootstock

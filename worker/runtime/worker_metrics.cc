@@ -27,6 +27,8 @@ std::vector<std::string> MemoryKinds() {
   return {"weights", "pages", "workspace", "graphs", "nccl", "free"};
 }
 
+std::vector<std::string> Directions() { return {"h2d", "d2h"}; }
+
 }  // namespace
 
 WorkerMetrics::WorkerMetrics(Metrics& m, int tp_rank, const WorkerFacts& facts)
@@ -54,6 +56,12 @@ WorkerMetrics::WorkerMetrics(Metrics& m, int tp_rank, const WorkerFacts& facts)
       collective_bytes_(m.MakeCounter("collective_bytes_total",
                                       "Bytes of the buffers of collectives.",
                                       {{"tp_rank", {tp_rank_}}, {"op", OpNames()}})),
+      copy_bytes_(m.MakeCounter("adapter_copy_bytes_total",
+                                "Bytes of adapters copied between host and device.",
+                                {{"tp_rank", {tp_rank_}}, {"direction", Directions()}})),
+      copy_stall_(m.MakeCounter("adapter_copy_stall_seconds_total",
+                                "Time that steps stood still until an adapter was copied.",
+                                {{"tp_rank", {tp_rank_}}, {"direction", Directions()}})),
       last_step_(m.MakeGauge("last_step_timestamp_seconds",
                              "When the last step or tick ended, in Unix time.",
                              {{"tp_rank", {tp_rank_}}})) {
@@ -112,6 +120,13 @@ void WorkerMetrics::CountLora(const char* kernel, const LoraKernelStats& stats) 
   if (lora_kernel_seconds_.has_value()) {
     lora_kernel_seconds_->At(tp_rank_, kernel).Add(stats.seconds);
   }
+}
+
+void WorkerMetrics::ObserveLoads(const LoadStats& stats) {
+  copy_bytes_.At(tp_rank_, "h2d")
+      .Add(static_cast<double>(stats.copied_bytes - loads_seen_.copied_bytes));
+  copy_stall_.At(tp_rank_, "h2d").Add(stats.stall_seconds - loads_seen_.stall_seconds);
+  loads_seen_ = stats;
 }
 
 void WorkerMetrics::ObserveTick(const CollectiveStats& stats) {

@@ -31,6 +31,8 @@ class WorkerMetrics {
   void ObserveMemory(const DeviceMemoryUse& use);
   // After any step or tick: what collectives did since the last call.
   void ObserveTick(const CollectiveStats& stats);
+  // What loads did since the last call.
+  void ObserveLoads(const LoadStats& stats);
 
  private:
   void CountLora(const char* kernel, const LoraKernelStats& stats);
@@ -40,10 +42,12 @@ class WorkerMetrics {
   const Family<Counter> lora_segments_;
   std::optional<Family<Counter>> lora_kernel_seconds_;  // not of a GPU
   const Family<Counter> collective_seconds_, collective_calls_, collective_bytes_;
+  const Family<Counter> copy_bytes_, copy_stall_;
   const Family<Gauge> last_step_;
   std::optional<Family<Histogram>> skew_;  // tp_rank 0
   std::optional<Family<Gauge>> memory_;    // on a GPU
   std::array<CollectiveCounters, kAllCollectiveOps.size()> seen_{};
+  LoadStats loads_seen_;
 };
 
 }  // namespace rootstock

@@ -100,6 +100,21 @@ TEST(WorkerMetrics, CollectivesAddUp) {
               HasSubstr(R"(rootstock_collective_calls_total{op="allreduce",tp_rank="0"} 3)"));
 }
 
+TEST(WorkerMetrics, LoadsAddUp) {
+  Metrics metrics;
+  WorkerMetrics worker(metrics, 0, {});
+  worker.ObserveLoads({100, 0.25});
+  worker.ObserveLoads({300, 0.5});
+  worker.ObserveLoads({300, 0.5});
+  const std::string text = metrics.Text();
+  for (const char* line :
+       {R"(rootstock_adapter_copy_bytes_total{direction="h2d",tp_rank="0"} 300)",
+        R"(rootstock_adapter_copy_bytes_total{direction="d2h",tp_rank="0"} 0)",
+        R"(rootstock_adapter_copy_stall_seconds_total{direction="h2d",tp_rank="0"} 0.5)"}) {
+    EXPECT_THAT(text, HasSubstr(line));
+  }
+}
+
 TEST(WorkerOptions, FlagsFillTheOptions) {
   WorkerOptions options;
   const auto flags = WorkerFlags(options);

@@ -19,6 +19,8 @@ struct WorkerOptions {
   uint32_t num_pages = 0;
   uint32_t page_tokens = 0;
   std::string cache_dir;
+  int64_t host_cache_bytes = -1;
+  int64_t disk_cache_bytes = 0;
   int64_t metrics_port = 9500;
   std::string port_file;
   std::string log_level = "info";

@@ -57,7 +57,8 @@ WorkerRuntime::WorkerRuntime(StepModel& model, Communicator& communicator)
 
 absl::StatusOr<AttachReport> WorkerRuntime::Attach(const Epoch& epoch, const GroupLimits& limits) {
   while (!running_.empty()) RETURN_IF_ERROR(Finish().status());
-  RETURN_IF_ERROR(model_.Wait(model_.Mark()));  // copies too
+  RETURN_IF_ERROR(model_.Wait(model_.Mark()));
+  RETURN_IF_ERROR(ForgetLoads());
   sequences_.clear();
   limits_ = limits;
   max_outputs_ = static_cast<int>(
@@ -70,34 +71,38 @@ absl::StatusOr<AttachReport> WorkerRuntime::Attach(const Epoch& epoch, const Gro
       {static_cast<int>(limits.max_num_batched_tokens), seqs, max_outputs_, length, seqs},
       static_cast<int>(limits.max_logprobs)));
   adapter_pages_.resize(model_.info().geometry.num_pages);
-  return AttachReport{epoch, model_.info().geometry, model_.info().compute_dtype, adapters_.List()};
+  AttachReport report{epoch, model_.info().geometry, model_.info().compute_dtype, adapters_.List()};
+  // Steps of several GPUs behind a copy are yet to be seen.
+  report.loads_by_layer = !model_.asynchronous() || communicator_.size() == 1;
+  return report;
 }
 
 PlanContext WorkerRuntime::Context() const {
-  return {&sequences_, &adapters_, &adapter_pages_, model_.info(), limits_};
+  return {&sequences_, &adapters_, &loading_, &adapter_pages_, model_.info(), limits_};
 }
 
 absl::StatusOr<std::optional<Completion>> WorkerRuntime::Start(const Command& command) {
   Completion completion{command.id, absl::OkStatus(), {}};
   if (const auto* step = std::get_if<StepPlan>(&command.kind)) return Step(command.id, *step);
-  if (const auto* load = std::get_if<LoadAdapter>(&command.kind)) completion.outcome = Load(*load);
+  if (const auto* prefetch = std::get_if<PrefetchAdapter>(&command.kind)) {
+    model_.loader().Stage(command.id, *prefetch);
+    return std::nullopt;
+  }
+  if (const auto* load = std::get_if<LoadAdapter>(&command.kind)) {
+    completion.outcome = Load(command.id, *load);
+    if (completion.outcome.ok()) return std::nullopt;
+  }
   if (const auto* release = std::get_if<ReleaseSlots>(&command.kind)) Release(*release);
-  // A prefetch concerns the node's cache only: worker/link.
-  const auto* drop = std::get_if<DropAdapter>(&command.kind);
-  if (drop != nullptr && drop->tiers.has(Tier::kDevice)) Drop(drop->digest);
+  if (const auto* drop = std::get_if<DropAdapter>(&command.kind)) {
+    const absl::StatusOr<TierBytes> freed = Drop(*drop);
+    completion.outcome = freed.status();
+    if (freed.ok()) completion.freed = *freed;
+  }
+  if (const auto* pin = std::get_if<PinAdapter>(&command.kind);
+      pin && pin->tiers.has(Tier::kHost)) {
+    model_.loader().host().Pin(pin->digest, pin->pinned);
+  }
   return completion;
-}
-
-void WorkerRuntime::Abandon(const Command& command) {
-  if (const auto* load = std::get_if<LoadAdapter>(&command.kind)) Drop(load->digest);
-}
-
-absl::Status WorkerRuntime::Load(const LoadAdapter& load) {
-  RETURN_IF_ERROR(CheckLoad(load, Context()));
-  ASSIGN_OR_RETURN(std::unique_ptr<DeviceAdapter> adapter, model_.Load(load));
-  RETURN_IF_ERROR(adapters_.Add(load.digest, std::move(adapter)));
-  MarkPages(load.pages, true);
-  return absl::OkStatus();
 }
 
 // A slot whose first Step was refused was never made here: the others are freed all the same.
@@ -105,29 +110,19 @@ void WorkerRuntime::Release(const ReleaseSlots& release) {
   for (const SequenceSlot slot : release.slots) sequences_.erase(slot);
 }
 
-void WorkerRuntime::Drop(const Digest& digest) {
-  const DeviceAdapter* adapter = adapters_.Find(digest);
-  if (adapter == nullptr) return;
-  MarkPages(adapter->pages(), false);
-  adapters_.Drop(digest);
-}
-
-void WorkerRuntime::MarkPages(const std::vector<PageId>& pages, bool held) {
-  for (const PageId page : pages) adapter_pages_[page.value] = held;
-}
-
 absl::StatusOr<std::optional<Completion>> WorkerRuntime::Step(CommandId id, const StepPlan& plan) {
   const Clock::time_point start = Clock::now();
-  if (absl::Status refused = CheckPlan(plan, Context()); !refused.ok()) {
-    return Completion{id, std::move(refused), {}};
-  }
+  absl::Status refused = CheckPlan(plan, Context());
+  if (refused.ok()) refused = AwaitLoads(plan);
+  if (!refused.ok()) return Completion{id, std::move(refused), {}};
   const std::vector<StepRow> rows = TakeRows(plan);
   if (rows.empty()) return Completion{id, absl::OkStatus(), {{}, Micros(Clock::now() - start)}};
   PendingStep step = MakePending(id, rows);
   step.start = start;
   TakeCarriedLogits(rows, step);
-  const std::vector<StepBatch> batches =
+  std::vector<StepBatch> batches =
       CutIntoBatches(rows, adapters_, model_.info().geometry.page_tokens, max_outputs_);
+  for (StepBatch& batch : batches) batch.forward.before_layer = FollowLoads(plan);
   step.facts.distinct_adapters = CountDistinctAdapters(batches);
   // Scoring a prompt takes several batches, and leaves logits for the next chunk: one step alone.
   const bool scores = std::any_of(rows.begin(), rows.end(),

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <deque>
+#include <functional>
 #include <optional>
 #include <span>
 #include <vector>
@@ -31,8 +32,9 @@ class WorkerRuntime {
   absl::StatusOr<AttachReport> Attach(const Epoch& epoch, const GroupLimits& limits);
 
   // A command that this rank refuses completes with an error and changes nothing. The outer error
-  // means that the group is broken: leave and end the process. Rows of the result on tp_rank 0. A
-  // Step of an asynchronous model is left running: nothing is returned, Finish completes it.
+  // means that the group is broken: leave and end the process. Rows of the result on tp_rank 0.
+  // Nothing is returned for what is left running: a Step of an asynchronous model, which Finish
+  // completes, and a Prefetch to_host or a Load, which Settle completes.
   absl::StatusOr<std::optional<Completion>> Start(const Command& command);
   // Waits for the oldest Step that runs. Call it only while num_running() > 0.
   absl::StatusOr<Completion> Finish();
@@ -40,8 +42,14 @@ class WorkerRuntime {
   // Calls `done`, on any thread, when the Step that was started last has run.
   void NotifyWhenDone(std::function<void()> done) { model_.NotifyWhenDone(std::move(done)); }
 
-  // Another tp_rank failed a command that succeeded here: its effects go.
-  void Abandon(const Command& command);
+  // Before an eager step: waits until it may follow the copies of the loads that it names. An error
+  // of one of them is an outcome of the step, which changes nothing.
+  absl::Status AwaitLoads(const StepPlan& plan);
+  // Of a Prefetch or Load that was left running; nothing while it runs.
+  std::optional<absl::Status> OutcomeOf(CommandId id) { return model_.loader().OutcomeOf(id); }
+  // Every tp_rank's has ended, and `outcome` is their conjunction: what one failed all have failed.
+  absl::Status Settle(CommandId id, const absl::Status& outcome);
+  AdapterLoader& loader() { return model_.loader(); }
 
   // Of the Step that completed last.
   const StepFacts& last_step() const { return last_step_; }
@@ -52,9 +60,12 @@ class WorkerRuntime {
  private:
   PlanContext Context() const;
   absl::StatusOr<std::optional<Completion>> Step(CommandId id, const StepPlan& plan);
-  absl::Status Load(const LoadAdapter& load);
+  absl::Status Load(CommandId id, const LoadAdapter& load);
   void Release(const ReleaseSlots& release);
-  void Drop(const Digest& digest);
+  absl::StatusOr<TierBytes> Drop(const DropAdapter& drop);
+  absl::Status ForgetLoads();
+  // Of the loads that the plan's rows run with.
+  std::function<absl::Status(int)> FollowLoads(const StepPlan& plan);
   void MarkPages(const std::vector<PageId>& pages, bool held);
 
   std::vector<StepRow> TakeRows(const StepPlan& plan);
@@ -75,6 +86,7 @@ class WorkerRuntime {
   int max_outputs_ = 1;
   SequenceTable sequences_;
   AdapterTable adapters_;
+  LoadingTable loading_;
   std::vector<bool> adapter_pages_;  // [num_pages], from the first Attach
   std::deque<PendingStep> running_;
   std::chrono::steady_clock::time_point finished_;  // when the step before ended

@@ -1,0 +1,212 @@
+// The disk tier of a node, within its budget and between its processes.
+#include "worker/link/blob_cache.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+
+namespace rootstock {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Gives what is asked for, unless told otherwise.
+class MemorySource : public BlobSource {
+ public:
+  FetchSource kind() const override { return FetchSource::kObject; }
+  absl::Status Fetch(const Digest& digest, const BlobSink& sink) override {
+    ++fetches;
+    const auto it = contents.find(digest);
+    if (it == contents.end()) return absl::NotFoundError("no such content");
+    RETURN_IF_ERROR(sink.begin(said_bytes != 0 ? said_bytes : it->second.size()));
+    if (during) during();
+    return sink.write(it->second);
+  }
+  void Cancel() override {}
+  Digest Add(const std::string& content) {
+    contents[Sha256Of(content)] = content;
+    return Sha256Of(content);
+  }
+  std::map<Digest, std::string> contents;
+  uint64_t said_bytes = 0;
+  std::function<void()> during;
+  int fetches = 0;
+};
+
+class BlobCacheTest : public testing::Test {
+ protected:
+  BlobCacheTest()
+      : dir_(fs::temp_directory_path() / absl::StrCat("blob_cache.", getpid(), ".", std::rand())) {}
+  ~BlobCacheTest() override { fs::remove_all(dir_); }
+  // Of 1000 bytes.
+  Digest Add(char c) { return source_.Add(std::string(1000, c)); }
+  bool Ensure(BlobCache& cache, const Digest& digest) { return cache.Ensure(digest, source_).ok(); }
+  // As if its last use were `seconds` ago.
+  void Age(const BlobCache& cache, const Digest& digest, int seconds) {
+    fs::last_write_time(cache.PathOf(digest),
+                        fs::file_time_type::clock::now() - std::chrono::seconds(seconds));
+  }
+  size_t FileCount() const {
+    size_t count = 0;
+    for (const auto& entry : fs::directory_iterator(dir_)) {
+      count += entry.path().filename() == ".lock" ? 0 : 1;
+    }
+    return count;
+  }
+  // What `call` returns in another process of the node.
+  template <typename Call>
+  int InAnotherProcess(Call call) {
+    const pid_t pid = fork();
+    if (pid == 0) _exit(call());
+    int status = 0;
+    EXPECT_EQ(waitpid(pid, &status, 0), pid);
+    return WEXITSTATUS(status);
+  }
+
+  const fs::path dir_;
+  MemorySource source_;
+};
+
+TEST_F(BlobCacheTest, FetchesOnceAndReplacesWhatIsSpoilt) {
+  BlobCache cache(dir_, 1 << 20);
+  const Digest a = Add('a');
+  const auto first = cache.Ensure(a, source_);
+  ASSERT_TRUE(first.ok());
+  EXPECT_EQ(first->source, FetchSource::kObject);
+  EXPECT_EQ(first->bytes, 1000u);
+  EXPECT_EQ(cache.Ensure(a, source_)->source, FetchSource::kDisk);
+  EXPECT_EQ(source_.fetches, 1);
+  std::ofstream(cache.PathOf(a)) << "truncated";
+  EXPECT_EQ(cache.Ensure(a, source_)->source, FetchSource::kObject);
+  EXPECT_EQ(*cache.Read(a), std::string(1000, 'a'));
+  // A process that starts trusts no file that it has not read.
+  std::ofstream(cache.PathOf(a)) << std::string(1000, 'b');
+  EXPECT_EQ(BlobCache(dir_, 1 << 20).Ensure(a, source_)->source, FetchSource::kObject);
+  EXPECT_EQ(*cache.Remove(a), 1000u);
+  EXPECT_EQ(*cache.Remove(a), 0u);
+}
+
+TEST_F(BlobCacheTest, AFlippedBitIsFoundWhenItIsReadAndFetchedAgain) {
+  BlobCache cache(dir_, 1 << 20);
+  const Digest a = Add('a');
+  ASSERT_TRUE(Ensure(cache, a));
+  std::string spoilt(1000, 'a');
+  spoilt[500] ^= 1;
+  std::ofstream(cache.PathOf(a), std::ios::binary) << spoilt;
+  const absl::Status status = cache.Read(a).status();
+  EXPECT_EQ(GetErrorDetail(status)->reason, Reason::kDigestMismatch) << status;
+  EXPECT_EQ(cache.Read(a).status().code(), absl::StatusCode::kNotFound);
+  ASSERT_TRUE(Ensure(cache, a));
+  EXPECT_TRUE(cache.Read(a).ok());
+}
+
+TEST_F(BlobCacheTest, BadContentLeavesNothing) {
+  BlobCache cache(dir_, 1 << 20);
+  const Digest a = Add('a');
+  source_.said_bytes = 2000;
+  EXPECT_EQ(GetErrorDetail(cache.Ensure(a, source_).status())->reason, Reason::kTruncated);
+  source_.said_bytes = 999;
+  EXPECT_EQ(GetErrorDetail(cache.Ensure(a, source_).status())->reason, Reason::kTruncated);
+  source_.said_bytes = 0;
+  source_.contents[a] = std::string(1000, 'b');
+  EXPECT_EQ(GetErrorDetail(cache.Ensure(a, source_).status())->reason, Reason::kDigestMismatch);
+  EXPECT_EQ(FileCount(), 0u);
+  EXPECT_FALSE(Ensure(cache, Sha256Of("absent")));
+  std::ofstream(dir_ / "file") << "a file";
+  const absl::Status status = BlobCache(dir_ / "file/sub", 1 << 20).Ensure(a, source_).status();
+  EXPECT_EQ(GetErrorDetail(status)->reason, Reason::kIoError);
+}
+
+TEST_F(BlobCacheTest, TheLeastRecentlyUsedGoes) {
+  BlobCache cache(dir_, 3500);
+  const Digest a = Add('a'), b = Add('b'), c = Add('c'), d = Add('d');
+  for (const Digest& digest : {a, b, c}) ASSERT_TRUE(Ensure(cache, digest));
+  Age(cache, a, 30);
+  Age(cache, b, 20);
+  Age(cache, c, 10);
+  EXPECT_TRUE(cache.Read(a).ok());  // a use
+  cache.TakeChanges();
+  ASSERT_TRUE(Ensure(cache, d));
+  EXPECT_FALSE(fs::exists(cache.PathOf(b)));
+  EXPECT_TRUE(fs::exists(cache.PathOf(a)));
+  EXPECT_EQ(FileCount(), 3u);
+  EXPECT_EQ(cache.TakeChanges(), (std::vector<TierChange>{{{b, Tier::kDisk, 1000}, false},
+                                                          {{d, Tier::kDisk, 1000}, true}}));
+}
+
+// FAULTS F9: what lies there counts, and serves, after a restart.
+TEST_F(BlobCacheTest, F9ARestartFindsWhatIsThere) {
+  const Digest a = Add('a'), b = Add('b'), c = Add('c');
+  {
+    BlobCache cache(dir_, 2500);
+    ASSERT_TRUE(Ensure(cache, a) && Ensure(cache, b));
+    Age(cache, a, 5);
+  }
+  BlobCache cache(dir_, 2500);
+  EXPECT_EQ(cache.List().size(), 2u);
+  EXPECT_EQ(cache.Ensure(b, source_)->source, FetchSource::kDisk);
+  ASSERT_TRUE(Ensure(cache, c));
+  EXPECT_FALSE(fs::exists(cache.PathOf(a)));
+}
+
+TEST_F(BlobCacheTest, WhatIsLeasedOrPinnedStaysWhicheverProcessWantsRoom) {
+  const Digest a = Add('a'), b = Add('b'), c = Add('c');
+  BlobCache cache(dir_, 2500);
+  auto lease = cache.Ensure(a, source_);
+  ASSERT_TRUE(lease.ok() && Ensure(cache, b));
+  cache.Pin(b, true);
+  const auto other = [&] {
+    BlobCache theirs(dir_, 2500);
+    const absl::Status status = theirs.Ensure(c, source_).status();
+    if (status.ok()) return 0;
+    return status.code() == absl::StatusCode::kResourceExhausted ? 1 : 2;
+  };
+  EXPECT_EQ(InAnotherProcess(other), 1);
+  lease = absl::CancelledError();
+  EXPECT_EQ(InAnotherProcess(other), 0);
+  EXPECT_FALSE(fs::exists(cache.PathOf(a)));
+  EXPECT_TRUE(fs::exists(cache.PathOf(b)));
+  cache.Pin(b, false);
+  cache.Pin(a, true);  // before it is there
+  ASSERT_TRUE(Ensure(cache, a));
+  EXPECT_FALSE(fs::exists(cache.PathOf(b)) && fs::exists(cache.PathOf(c)));
+  EXPECT_TRUE(Ensure(cache, b) && Ensure(cache, c));
+  EXPECT_TRUE(fs::exists(cache.PathOf(a)));
+}
+
+TEST_F(BlobCacheTest, NoRoomIsAnErrorWithTheNumbersForThatContentAlone) {
+  BlobCache cache(dir_, 1500);
+  const Digest a = Add('a'), large = source_.Add(std::string(2000, 'l'));
+  ASSERT_TRUE(Ensure(cache, a));
+  const absl::Status status = cache.Ensure(large, source_).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(GetErrorDetail(status)->field, "disk-cache-bytes");
+  EXPECT_NE(status.message().find("2000"), std::string::npos) << status;
+  EXPECT_TRUE(cache.Read(a).ok());  // nothing was evicted in vain
+}
+
+// What is on its way counts as what is there.
+TEST_F(BlobCacheTest, DownloadsReserveTheirRoom) {
+  BlobCache cache(dir_, 1500);
+  const Digest a = Add('a'), b = Add('b');
+  absl::Status within;
+  bool first = true;
+  source_.during = [&] {
+    if (!std::exchange(first, false)) return;
+    within = BlobCache(dir_, 1500).Ensure(b, source_).status();
+  };
+  EXPECT_TRUE(Ensure(cache, a));
+  EXPECT_EQ(within.code(), absl::StatusCode::kResourceExhausted) << within;
+}
+
+}  // namespace
+}  // namespace rootstock

@@ -1,0 +1,65 @@
+// A file of the cache that this process holds open, with a lock that others respect.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/base/digest.h"
+
+namespace rootstock {
+
+// Owns the descriptor; the lock goes with it, or with the process. *Thread-safe: but for Write.*
+class BlobFile {
+ public:
+  // With a shared lock; null when there is no such file, or it was removed meanwhile. Waits for a
+  // process that is about to remove it. Marks it as used now.
+  static absl::StatusOr<std::unique_ptr<BlobFile>> Open(const std::filesystem::path& path);
+  // Of `bytes`, which the file system has set aside where it can: RESOURCE_EXHAUSTED when the disk
+  // is full. Replaces what is there.
+  static absl::StatusOr<std::unique_ptr<BlobFile>> Create(const std::filesystem::path& path,
+                                                          uint64_t bytes);
+  // Removes the file unless some process holds it: whether it did.
+  static bool RemoveIfFree(const std::filesystem::path& path);
+
+  ~BlobFile();
+  BlobFile(const BlobFile&) = delete;
+  BlobFile& operator=(const BlobFile&) = delete;
+
+  uint64_t bytes() const { return bytes_; }
+  // At the end of what was written.
+  absl::Status Write(const std::string& bytes);
+  // All of it.
+  absl::StatusOr<std::string> Read() const;
+
+ private:
+  BlobFile(int fd, std::filesystem::path path, uint64_t bytes)
+      : fd_(fd), path_(std::move(path)), bytes_(bytes) {}
+
+  const int fd_;
+  const std::filesystem::path path_;
+  const uint64_t bytes_;
+  uint64_t written_ = 0;
+};
+
+// Held by one process at a time while it makes room in the directory. RAII.
+class DirectoryLock {
+ public:
+  explicit DirectoryLock(const std::filesystem::path& dir);
+  ~DirectoryLock();
+  DirectoryLock(const DirectoryLock&) = delete;
+  DirectoryLock& operator=(const DirectoryLock&) = delete;
+
+ private:
+  int fd_ = -1;
+};
+
+// io_error, or RESOURCE_EXHAUSTED for a full disk, of `error` (errno).
+absl::Status DiskError(const std::filesystem::path& path, int error);
+
+}  // namespace rootstock
