@@ -1,4 +1,6 @@
-// Tiers, the window of fetches, and loads beside steps: FAULTS F8, F10, H5–H7, J3.
+// Tiers, the window of fetches, and loads beside steps: FAULTS F8, F10, G1, H5–H7, J3.
+#include <algorithm>
+
 #include "common/base/status.h"
 #include "coordinator/engine/testing/toy_model.h"
 #include "coordinator/engine/testing/world.h"
@@ -285,6 +287,89 @@ TEST_F(ByLayer, ALoadThatFailsUnderItsStepsFailsTheirRequestsAndGivesBackThePage
   world_.ExpectRight(base);
   world_.ExpectRight(two);
   EXPECT_EQ(world_.Metric("adapter_evictions_total{reason=\"retire\",tier=\"device\"}"), 0);
+  world_.ExpectClean();
+}
+
+// The workers refuse a step whose adapter can't be had, and what was sent behind it.
+TEST_F(ByLayer, G1ALoadThatFailsWithItsStepOnTheWayHurtsItsOwnRequestsAlone) {
+  FakeGroup& group = world_.AddGroup("g");
+  const Digest bad = world_.Add("bad");
+  const Digest cold = world_.Add("cold");
+  world_.Add("hot");
+  world_.Generate(World::Ask("hot", {5}, 2));
+  world_.Settle();
+  for (const bool load_first : {true, false}) {
+    SCOPED_TRACE(load_first);
+    group.FailLoad(bad, MakeError(absl::StatusCode::kDataLoss, Reason::kDigestMismatch, "blob", "x",
+                                  "flipped bit"));
+    std::vector<World::Sent> good;
+    for (const char* name : {"base", "hot", "base"}) {
+      good.push_back(world_.Generate(World::Ask(name, {5, 6, 7}, 20)));
+    }
+    const auto one = world_.Generate(World::Ask("bad", {5, 6, 7}, 20));
+    good.push_back(world_.Generate(World::Ask("cold", {5, 6, 8}, 20)));
+    good.push_back(world_.Generate(World::Ask("base", std::vector<int32_t>(60, 3), 20)));
+    world_.Run();
+    while (group.pending_fetches() > 0) {
+      group.CompleteOther(0);
+      world_.Run();
+    }
+    const uint64_t refused = group.refused_plans;
+    if (load_first) {
+      const uint64_t eager = group.eager_plans;
+      while (group.eager_plans == eager) {
+        group.CompleteStep();
+        world_.Run();
+      }
+      group.CompleteOther(0);  // while the step is on its way
+      world_.Run();
+    } else {
+      while (group.refused_plans == refused) {
+        group.CompleteStep();
+        world_.Run();
+      }
+    }
+    world_.Settle();
+    EXPECT_GT(group.refused_plans, refused);
+    EXPECT_EQ(one.heard->status.code(), absl::StatusCode::kDataLoss);
+    EXPECT_EQ(ReasonOf(one.heard->status), Reason::kDigestMismatch);
+    for (const World::Sent& sent : good) world_.ExpectRight(sent);
+    EXPECT_FALSE(group.residents().contains(bad));
+    EXPECT_TRUE(group.residents().contains(cold));
+    world_.ExpectClean();
+  }
+  const auto again = world_.Generate(World::Ask("bad", {5, 6, 7}, 20));  // it can be had now
+  world_.Settle();
+  world_.ExpectRight(again);
+  world_.ExpectClean();
+}
+
+TEST_F(ByLayer, WhoFollowsALoadTakesTurnsWithTheOthers) {
+  FakeGroup& group = world_.AddGroup("g");
+  world_.Add("a");
+  const auto base = world_.Generate(World::Ask("base", {5}, 40));
+  const auto cold = world_.Generate(World::Ask("a", {5, 6, 7}, 40));
+  world_.Run();
+  group.CompleteOther(0);  // the Prefetch; the Load stays under way
+  world_.Run();
+  group.log.clear();
+  for (int i = 0; i < 20; ++i) {
+    group.CompleteStep();
+    world_.Run();
+  }
+  ASSERT_GE(group.log.size(), 20u);
+  for (size_t i = 0; i < group.log.size(); ++i) {
+    EXPECT_EQ(group.log[i].rows.size(), 1u);
+    EXPECT_EQ(group.log[i].eager, i % 2 == 0) << i;
+  }
+  EXPECT_GE(base.heard->tokens.at(0).size(), 9u);
+  EXPECT_GE(cold.heard->tokens.at(0).size(), 9u);
+  world_.Settle();
+  world_.ExpectRight(base);
+  world_.ExpectRight(cold);
+  EXPECT_TRUE(std::any_of(group.log.begin(), group.log.end(), [](const StepPlan& plan) {
+    return !plan.eager && plan.rows.size() == 2;  // once it is complete
+  }));
   world_.ExpectClean();
 }
 

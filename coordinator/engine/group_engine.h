@@ -118,6 +118,7 @@ class GroupEngine {
     CommandId id;
     std::vector<SentRow> rows;
     uint32_t tokens = 0;
+    bool eager = false;
   };
   class Listener;
 
@@ -152,6 +153,7 @@ class GroupEngine {
   void OnAdapterEvent(const GroupAdapters::Event& event);
   void CountLookups(const GroupAdapters::Event& event);
   void OnLoadFailed(const GroupAdapters::Event& event);
+  static absl::Status LoadFailure(const std::string& model, const absl::Status& why);
   void OnPins(const std::vector<AdapterHandle>& pins);
   void ApplyPins();
 
@@ -177,7 +179,9 @@ class GroupEngine {
   // group_step.cc: plans and results.
   void Pump();
   void ReserveLoads();
-  SchedulerView MakeView();
+  // Those that `takes_part` refuses keep what they hold and get no rows.
+  SchedulerView MakeView(const std::function<bool(const Sequence&)>& takes_part);
+  Decision ScheduleApart();
   Decision Decide();
   void Apply(const Decision& decision);
   void AddRow(StepPlan& plan, SentStep& step, Sequence& sequence, const RowDecision& row);
@@ -186,6 +190,8 @@ class GroupEngine {
   CommandId Send(decltype(Command::kind) kind);
   void ReleaseSlotsNow();
   void StepDone(SentStep step, Completion completion);
+  static absl::Status StepFailure(const SentStep& step, const LiveRequest& request,
+                                  const absl::Status& why);
   void ApplyResult(const SentRow& row, RowResult& result);
 
   const GroupConfig config_;
@@ -216,6 +222,7 @@ class GroupEngine {
   Order last_order_ = 0;       // of the requests that came
   uint64_t next_command_ = 1;
   absl::Time last_sent_;
+  bool last_eager_ = false;  // of the steps sent
   bool lost_ = false;
   bool draining_ = false;
   bool left_ = false;

@@ -11,20 +11,6 @@ namespace rootstock {
 
 namespace {
 
-// The name was bound to content that we hold: where it can't be had, its code is ours and not that
-// of the fetch, which would tell the client of an unknown model or of its own cancel.
-absl::Status LoadFailure(const std::string& model, const absl::Status& why) {
-  const bool may_pass = absl::IsUnavailable(why) || absl::IsDeadlineExceeded(why) ||
-                        absl::IsCancelled(why) || absl::IsResourceExhausted(why);
-  const bool lost = absl::IsNotFound(why) || absl::IsDataLoss(why);
-  const auto detail = GetErrorDetail(why);
-  return MakeError(may_pass ? absl::StatusCode::kUnavailable
-                   : lost   ? absl::StatusCode::kDataLoss
-                            : absl::StatusCode::kInternal,
-                   detail ? detail->reason : Reason::kIoError, "adapter", model,
-                   absl::StrCat("could not be loaded: ", std::string(why.message())));
-}
-
 uint32_t MostPages(const AdapterFootprint& footprint) {
   return std::max(footprint.pages, footprint.most_pages);
 }
@@ -205,6 +191,20 @@ void GroupEngine::CountLookups(const GroupAdapters::Event& event) {
                             : event.source == FetchSource::kDisk ? AdapterLookup::kDiskHit
                                                                  : AdapterLookup::kFetch);
   }
+}
+
+// The name was bound to content that we hold: where it can't be had, its code is ours and not that
+// of the fetch, which would tell the client of an unknown model or of its own cancel.
+absl::Status GroupEngine::LoadFailure(const std::string& model, const absl::Status& why) {
+  const bool may_pass = absl::IsUnavailable(why) || absl::IsDeadlineExceeded(why) ||
+                        absl::IsCancelled(why) || absl::IsResourceExhausted(why);
+  const bool lost = absl::IsNotFound(why) || absl::IsDataLoss(why);
+  const auto detail = GetErrorDetail(why);
+  return MakeError(may_pass ? absl::StatusCode::kUnavailable
+                   : lost   ? absl::StatusCode::kDataLoss
+                            : absl::StatusCode::kInternal,
+                   detail ? detail->reason : Reason::kIoError, "adapter", model,
+                   absl::StrCat("could not be loaded: ", std::string(why.message())));
 }
 
 // Only those that wait for it, or that followed its Load by layer, fail; the name stays usable and

@@ -57,7 +57,7 @@ void GroupEngine::Pump() {
 // aside for them.
 void GroupEngine::ReserveLoads() {
   if (lost_ || steps_.size() < kMaxUncompleted || adapters_.num_fetched() == 0) return;
-  Decision decision = Schedule(MakeView());
+  Decision decision = Schedule(MakeView([](const Sequence&) { return true; }));
   if (!decision.preempt.empty()) return;
   decision.rows.clear();
   Apply(decision);
@@ -65,7 +65,7 @@ void GroupEngine::ReserveLoads() {
   Publish();
 }
 
-SchedulerView GroupEngine::MakeView() {
+SchedulerView GroupEngine::MakeView(const std::function<bool(const Sequence&)>& takes_part) {
   SchedulerView view;
   view.limits = {.max_num_seqs = config_.limits.max_num_seqs,
                  .max_num_batched_tokens = config_.limits.max_num_batched_tokens,
@@ -83,7 +83,7 @@ SchedulerView GroupEngine::MakeView() {
     for (const PageId page : s->pages) freeable += pages_.references(page) == 1;
     const bool more = s->wants_rows();
     view.running.push_back({.order = s->order(),
-                            .length = more ? s->length() : s->computed,
+                            .length = more && takes_part(*s) ? s->length() : s->computed,
                             .computed = s->computed,
                             .pages = static_cast<uint32_t>(s->pages.size()),
                             .freeable = freeable,
@@ -96,7 +96,7 @@ SchedulerView GroupEngine::MakeView() {
   for (auto it = ready_.begin(); it != ready_.end() && view_waiting_.size() < kWaitingWindow;) {
     Sequence* s = it->second;
     const LiveRequest& request = *s->request;
-    if (first_of == &request || !MayStart(*s)) {
+    if (first_of == &request || !MayStart(*s) || !takes_part(*s)) {
       ++it;
       continue;
     }
@@ -116,6 +116,30 @@ SchedulerView GroupEngine::MakeView() {
   return view;
 }
 
+// A Load that fails takes with it the Steps that follow it, and those sent behind them that name
+// the same sequences. So whoever follows a Load has Steps to itself, in turns with all others: a
+// bad adapter hurts nobody else.
+Decision GroupEngine::ScheduleApart() {
+  const std::vector<Digest>& followed = adapters_.followed();
+  const auto load_of = [&](const Sequence& s) -> const Digest* {
+    const AdapterHandle& adapter = s.request->resolved.adapter;
+    return adapter && adapters_.IsLoading(adapter->digest) ? &adapter->digest : nullptr;
+  };
+  std::vector<const Digest*> turns;  // null: those that follow no Load
+  for (const Digest& digest : followed) turns.push_back(&digest);
+  turns.insert(last_eager_ ? turns.begin() : turns.end(), nullptr);
+  Decision decision;
+  for (const Digest* turn : turns) {
+    decision = Schedule(MakeView([&](const Sequence& s) {
+      if (followed.empty()) return true;
+      const Digest* load = load_of(s);
+      return turn == nullptr ? load == nullptr : load != nullptr && *load == *turn;
+    }));
+    if (!decision.rows.empty() || !decision.preempt.empty()) break;
+  }
+  return decision;
+}
+
 Decision GroupEngine::Decide() {
   std::vector<LiveRequest*> requests(keeping_prompts_.begin(), keeping_prompts_.end());
   for (LiveRequest* request : requests) {
@@ -130,7 +154,7 @@ Decision GroupEngine::Decide() {
     if (s->prompt_confirmed && s->request->shares_prompt()) requests.push_back(s->request);
   }
   for (LiveRequest* request : requests) KeepPrompt(*request);
-  Decision decision = Schedule(MakeView());
+  Decision decision = ScheduleApart();
   const bool pressed = !decision.preempt.empty() || !decision.evict.empty() ||
                        (decision.rows.empty() && !ready_.empty());
   if (!pressed || keeping_prompts_.empty()) return decision;
@@ -138,7 +162,7 @@ Decision GroupEngine::Decide() {
   const uint32_t before = pages_.kv_pages();
   while (!keeping_prompts_.empty()) ReleasePrompt(**keeping_prompts_.begin());
   config_.metrics->kv_pages_pressure.Add(before - pages_.kv_pages());
-  return Schedule(MakeView());
+  return ScheduleApart();
 }
 
 void GroupEngine::Apply(const Decision& decision) {
@@ -230,6 +254,8 @@ void GroupEngine::AddRow(StepPlan& plan, SentStep& step, Sequence& s, const RowD
 }
 
 void GroupEngine::SendStep(StepPlan plan, SentStep step) {
+  step.eager = plan.eager;
+  if (!step.rows.empty()) last_eager_ = plan.eager;
   step.id = Send(std::move(plan));
   for (const SentRow& row : step.rows) row.sequence->last_step = step.id;
   last_sent_ = config_.clock();
@@ -253,12 +279,7 @@ void GroupEngine::StepDone(SentStep step, Completion completion) {
       continue;
     }
     if (!completion.outcome.ok()) {
-      // Whatever the group calls it: a plan that it refuses is no fault of the client.
-      CloseRequest(
-          *row.request,
-          MakeError(absl::StatusCode::kInternal, Reason::kInternal, "command",
-                    absl::StrCat(step.id.value),
-                    absl::StrCat("a step failed: ", std::string(completion.outcome.message()))));
+      CloseRequest(*row.request, StepFailure(step, *row.request, completion.outcome));
       continue;
     }
     if (row.output == RowOutput::kNone) continue;
@@ -284,6 +305,16 @@ void GroupEngine::StepDone(SentStep step, Completion completion) {
        status_.last_step.rows > status_.widest_step.rows)) {
     status_.widest_step = status_.last_step;
   }
+}
+
+// An eager one fails as the Load does that all its rows follow. Else, whatever the group calls it:
+// a plan that it refuses is no fault of the client.
+absl::Status GroupEngine::StepFailure(const SentStep& step, const LiveRequest& request,
+                                      const absl::Status& why) {
+  if (step.eager) return LoadFailure(request.resolved.model, why);
+  return MakeError(absl::StatusCode::kInternal, Reason::kInternal, "command",
+                   absl::StrCat(step.id.value),
+                   absl::StrCat("a step failed: ", std::string(why.message())));
 }
 
 void GroupEngine::ApplyResult(const SentRow& row, RowResult& result) {

@@ -293,7 +293,10 @@ void GroupAdapters::Reserve(uint32_t load_index, uint32_t pages) {
   entry.state = Residency::kLoading;
   pending_[port_.send(LoadAdapter{entry.digest, entry.footprint.layout_id, entry.footprint.sharding,
                                   entry.pages})] = &entry;
-  if (port_.loads_by_layer) BecomeUsable(entry);
+  if (port_.loads_by_layer) {
+    followed_.push_back(entry.digest);
+    BecomeUsable(entry);
+  }
   SendFetches();
 }
 

@@ -50,6 +50,8 @@ class GroupAdapters {
   // Steps may name it: resident, or loading layer by layer before them.
   bool IsUsable(const Digest& digest) const;
   bool IsLoading(const Digest& digest) const;
+  // Loads under way that Steps may follow by layer, oldest first.
+  const std::vector<Digest>& followed() const { return followed_; }
   // kDevice when it is usable, else the nearest of the nodes' tiers; nothing when it is on none.
   std::optional<Tier> NearestTier(const Digest& digest) const;
   // Of one that is here or on its way.
@@ -153,6 +155,7 @@ class GroupAdapters {
   std::vector<Entry*> leaving_;      // Drop not sent yet
   std::vector<Entry*> view_idle_, view_loads_;
   std::vector<Order> usable_;
+  std::vector<Digest> followed_;
   std::vector<Change> changes_;
   uint32_t pages_leaving_ = 0;
   uint32_t resident_pages_ = 0;

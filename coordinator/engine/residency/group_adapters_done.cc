@@ -50,6 +50,7 @@ GroupAdapters::Event GroupAdapters::FetchDone(Entry& entry, const Completion& co
 }
 
 GroupAdapters::Event GroupAdapters::LoadDone(Entry& entry, const absl::Status& outcome) {
+  std::erase(followed_, entry.digest);
   const bool followed = entry.users > 0 || entry.last_step > completed_step_;
   if (absl::IsNotFound(outcome) && !followed && !std::exchange(entry.refetched, true)) {
     // The nodes evicted what the Prefetch had brought: that is nobody's fault.

@@ -163,13 +163,14 @@ void FakeGroup::Receive(Command command) {
       Poison(load->pages[i].value);
       Memory(load->pages[i].value, 0) = toy::AdapterCell(load->digest, i);
     }
-    residents_[load->digest] = {load->pages, load->layout_id, false, false};
+    residents_[load->digest] = {load->pages, load->layout_id};
   } else if (auto* drop = std::get_if<DropAdapter>(&command.kind)) {
     ++drops;
     const auto it = residents_.find(drop->digest);
     if (it != residents_.end() && drop->tiers.has(Tier::kDevice)) {
       it->second.leaving = true;
-      for (const PageId page : it->second.pages) {
+      const bool holds = !it->second.failed;
+      for (const PageId page : holds ? it->second.pages : std::vector<PageId>{}) {
         if (last_step_naming_[page.value] > last_completed_step_) {
           Violation("dropped under a step that is not completed");
         }
@@ -269,6 +270,7 @@ void FakeGroup::CheckRow(CommandId id, const PlanRow& row) {
 void FakeGroup::CheckNewPage(PageId page) {
   if (page.value == 0 || page.value >= geometry.num_pages) Violation("scratch or unknown page");
   for (const auto& [digest, resident] : residents_) {
+    if (resident.failed) continue;
     if (std::count(resident.pages.begin(), resident.pages.end(), page) > 0) {
       Violation("KV on a page that an adapter, a Load or a Drop holds");
     }
@@ -277,7 +279,9 @@ void FakeGroup::CheckNewPage(PageId page) {
 
 void FakeGroup::CheckLoad(const LoadAdapter& load) {
   if (!prefetched_.contains(load.digest)) Violation("a Load before its content was there");
-  if (residents_.contains(load.digest)) Violation("loaded twice");
+  if (const auto it = residents_.find(load.digest); it != residents_.end() && !it->second.failed) {
+    Violation("loaded twice");
+  }
   const AdapterFootprint footprint = load.sharding == LoraSharding::kFullySharded
                                          ? toy::ShardedFootprintOf(load.digest)
                                          : toy::FootprintOf(load.digest);
@@ -323,6 +327,7 @@ RowResult FakeGroup::ExecuteRow(const PlanRow& row) {
     out.nonfinite = true;
     return out;
   }
+  slot.executed = row.position + row.query_len;
   uint64_t context = 0;
   for (uint32_t p = 0; p < row.position; ++p) context = toy::Mix(context, cell(p));
   const bool prompt_logprobs =
@@ -347,6 +352,27 @@ RowResult FakeGroup::ExecuteRow(const PlanRow& row) {
     slot.over |= toy::EosEnds(slot.sequence.seed) && slot.last_token == toy::kEos;
   }
   return out;
+}
+
+absl::Status FakeGroup::Refuse(const StepPlan& plan) {
+  for (size_t i = 0; i < plan.rows.size(); ++i) {
+    const PlanRow& row = plan.rows[i];
+    const Slot& slot = *(*executing_)[i];
+    for (const AdapterSpan& span : slot.sequence.spans) {
+      for (const AdapterUse& use : span.adapters) {
+        const auto resident = residents_.find(use.adapter);
+        if (resident == residents_.end() || resident->second.complete) continue;
+        if (resident->second.failed) return absl::FailedPreconditionError("is not resident");
+        if (const auto fault = LoadFault(use.adapter)) return *fault;
+      }
+    }
+    const bool made = std::any_of(plan.new_sequences.begin(), plan.new_sequences.end(),
+                                  [&](const NewSequence& s) { return s.slot == row.slot; });
+    if (!made && slot.executed != row.position) {
+      return absl::InvalidArgumentError("the slot holds no sequence that has come so far");
+    }
+  }
+  return absl::OkStatus();
 }
 
 StepResult FakeGroup::Execute(const StepPlan& plan) {
@@ -375,10 +401,15 @@ void FakeGroup::CompleteStep() {
   auto [pending, slots] = std::move(steps_.front());
   steps_.pop_front();
   executing_ = &slots;
-  StepResult result = Execute(std::get<StepPlan>(pending.kind));
+  const auto& plan = std::get<StepPlan>(pending.kind);
+  Completion completion{pending.id, Refuse(plan), {}};
+  if (completion.outcome.ok()) {
+    completion.step = Execute(plan);
+  } else {
+    ++refused_plans;
+  }
   last_completed_step_ = pending.id;
   step_times_[step_times_.size() - steps_.size() - 1].completed = std::chrono::steady_clock::now();
-  Completion completion{pending.id, absl::OkStatus(), std::move(result)};
   completion.tier_changes = std::exchange(changes_, {});
   if (tamper) tamper(completion);
   listener_->OnCompletion(std::move(completion));

@@ -75,7 +75,7 @@ class FakeGroup {
   PageGeometry geometry;
   std::vector<std::string> violations;
   uint32_t most_adapters_in_a_step = 0;
-  uint64_t eager_plans = 0, pins = 0;
+  uint64_t eager_plans = 0, refused_plans = 0, pins = 0;
   uint64_t plans = 0, ticks = 0, rows = 0, loads = 0, sharded_loads = 0, prefetches = 0, drops = 0;
   uint64_t most_result_bytes = 0;  // of one completion's logprobs
   uint64_t most_wasted_rows = 0;   // of one sequence after its last token
@@ -103,6 +103,7 @@ class FakeGroup {
     uint32_t next_position = 0;  // by plans sent
     bool sampled = false;        // by plans sent
     // By plans executed.
+    uint32_t executed = 0;  // positions
     int32_t last_token = -1;
     uint32_t outputs = 0;
     bool over = false;
@@ -113,6 +114,7 @@ class FakeGroup {
     uint64_t layout_id = 0;
     bool complete = false;
     bool leaving = false;
+    bool failed = false;  // its Load, of which the coordinator may not have heard
   };
   struct Pending {
     CommandId id;
@@ -131,6 +133,8 @@ class FakeGroup {
   void CheckRow(CommandId id, const PlanRow& row);
   void CheckNewPage(PageId page);
   void CheckLoad(const LoadAdapter& load);
+  absl::Status Refuse(const StepPlan& plan);  // as a worker does, before any of it is done
+  std::optional<absl::Status> LoadFault(const Digest& digest) const;
   StepResult Execute(const StepPlan& plan);
   RowResult ExecuteRow(const PlanRow& row);
   uint64_t AdapterKeyOnDevice(const NewSequence& sequence);

@@ -55,19 +55,22 @@ void FakeGroup::EndFetch(const PrefetchAdapter& fetch, Completion& completion) {
   prefetched_.insert(fetch.digest);
 }
 
+std::optional<absl::Status> FakeGroup::LoadFault(const Digest& digest) const {
+  if (const auto it = fail_load_.find(digest); it != fail_load_.end()) return it->second;
+  if (std::count(host_.begin(), host_.end(), digest) == 0 &&
+      std::count(disk_.begin(), disk_.end(), digest) == 0) {
+    return absl::NotFoundError("the content is on no tier of the node any more");
+  }
+  return std::nullopt;
+}
+
 // A host copy that is gone is made again from the disk.
 void FakeGroup::EndLoad(const LoadAdapter& load, Completion& completion) {
-  if (auto node = fail_load_.extract(load.digest); !node.empty()) {
-    completion.outcome = node.mapped();
-  } else if (std::count(host_.begin(), host_.end(), load.digest) == 0 &&
-             std::count(disk_.begin(), disk_.end(), load.digest) == 0) {
-    completion.outcome = absl::NotFoundError("the content is on no tier of the node any more");
-  }
-  if (completion.outcome.ok()) {
-    residents_[load.digest].complete = true;
-  } else {
-    residents_.erase(load.digest);
-  }
+  completion.outcome = LoadFault(load.digest).value_or(absl::OkStatus());
+  fail_load_.erase(load.digest);
+  Resident& resident = residents_[load.digest];
+  resident.complete = completion.outcome.ok();
+  resident.failed = !resident.complete;
 }
 
 void FakeGroup::EndDrop(const DropAdapter& drop, Completion& completion) {
