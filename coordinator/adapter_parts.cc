@@ -14,6 +14,9 @@
 namespace rootstock {
 namespace {
 
+constexpr int kLazyThreads = 16;  // each may wait for a slow store
+constexpr size_t kMaxWaitingLazy = 1024;
+
 absl::StatusOr<std::unique_ptr<AdapterSources>> OpenSources(const CoordinatorOptions& options) {
   AdapterSourceOptions sources;
   sources.store = ObjectStoreOptions::FromEnvironment();
@@ -24,7 +27,7 @@ absl::StatusOr<std::unique_ptr<AdapterSources>> OpenSources(const CoordinatorOpt
   }
   if (!options.adapter_store.empty()) {
     ASSIGN_OR_RETURN(StoreUri parsed, ParseStoreUri(options.adapter_store));
-    sources.allowed.push_back(std::move(parsed));
+    sources.own.push_back(std::move(parsed));
   }
   return AdapterSources::Open(std::filesystem::path(options.data) / "fetched", std::move(sources));
 }
@@ -33,7 +36,9 @@ absl::StatusOr<BlobStoreOptions> BlobOptions(const CoordinatorOptions& options) 
   BlobStoreOptions blobs{.max_bytes = static_cast<uint64_t>(options.blob_bytes)};
   if (!options.object_store.empty()) {
     ASSIGN_OR_RETURN(const StoreUri uri, ParseStoreUri(options.object_store));
-    ASSIGN_OR_RETURN(blobs.remote, OpenObjectStore(uri, ObjectStoreOptions::FromEnvironment()));
+    const ObjectStoreOptions store = ObjectStoreOptions::FromEnvironment();
+    ASSIGN_OR_RETURN(blobs.remote, OpenObjectStore(uri, store));
+    blobs.remote_name = uri.ToString() + " " + store.endpoint;
   }
   return blobs;
 }
@@ -62,8 +67,12 @@ absl::StatusOr<AdapterParts> OpenAdapters(const CoordinatorOptions& options, con
   RETURN_IF_ERROR(parts.uploads->Open());
   if (!options.adapter_store.empty()) {
     ASSIGN_OR_RETURN(StoreUri store, ParseStoreUri(options.adapter_store));
+    parts.lazy_pool = std::make_unique<WorkPool>(kLazyThreads, kMaxWaitingLazy, "adapters");
     parts.lazy =
-        std::make_unique<LazyAdapters>(parts.registry.get(), std::move(store), MonotonicClock());
+        std::make_unique<LazyAdapters>(parts.registry.get(), std::move(store), MonotonicClock(),
+                                       [pool = parts.lazy_pool.get()](std::function<void()> job) {
+                                         return pool->Post(std::move(job));
+                                       });
   }
   return parts;
 }

@@ -12,6 +12,7 @@
 #include "coordinator/content/adapter_sources.h"
 #include "coordinator/content/upload_store.h"
 #include "coordinator/options.h"
+#include "coordinator/rpc/work_pool.h"
 
 namespace rootstock {
 
@@ -20,7 +21,8 @@ struct AdapterParts {
   std::unique_ptr<AdapterSources> sources;
   std::unique_ptr<Registry> registry;
   std::unique_ptr<UploadStore> uploads;
-  std::unique_ptr<LazyAdapters> lazy;  // null without --adapter-store
+  std::unique_ptr<LazyAdapters> lazy;   // null without --adapter-store
+  std::unique_ptr<WorkPool> lazy_pool;  // where it fetches; ends first
 };
 
 // Everything under --data. Errors name the flag or file.

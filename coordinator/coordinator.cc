@@ -37,9 +37,8 @@ constexpr int kAdminThreads = 2;
 constexpr size_t kMaxWaitingAdmin = 256;
 constexpr int kUploadThreads = 2;
 constexpr size_t kMaxWaitingPieces = 256;  // one a stream
-constexpr int kLazyThreads = 4;
-constexpr int kBlobThreads = 8;  // each may wait for the object store
-constexpr int kRegistrationThreads = 2;
+constexpr int kBlobThreads = 32;           // each may wait for the object store
+constexpr int kRegistrationThreads = 8;
 constexpr size_t kMaxWaitingRegistrations = 64;
 constexpr absl::Duration kLastAnswers = absl::Seconds(1);
 
@@ -164,8 +163,7 @@ struct Coordinator::Parts {
   std::unique_ptr<Frontend> frontend;
   std::shared_ptr<const EngineMetrics> engine_metrics;
   std::unique_ptr<CoordinatorEngine> engine;
-  std::unique_ptr<WorkPool> request_pool, admin_pool, upload_pool, registrations, lazy_pool,
-      blob_pool;
+  std::unique_ptr<WorkPool> request_pool, admin_pool, upload_pool, registrations, blob_pool;
   std::unique_ptr<InferenceService> inference;
   std::unique_ptr<AdaptersService> adapters;
   std::unique_ptr<AliasesService> aliases;
@@ -232,12 +230,10 @@ void Coordinator::Parts::MakeServices() {
   upload_pool = std::make_unique<WorkPool>(kUploadThreads, kMaxWaitingPieces, "uploads");
   registrations =
       std::make_unique<WorkPool>(kRegistrationThreads, kMaxWaitingRegistrations, "registrations");
-  lazy_pool = std::make_unique<WorkPool>(kLazyThreads, options.max_queue,
-                                         "requests for adapters that a store may hold");
   inference = std::make_unique<InferenceService>(
       engine.get(), frontend.get(), request_pool.get(),
       StreamMetrics{engine_metrics->stream_backpressure_seconds, MonotonicClock()},
-      LazyModels{store.lazy.get(), lazy_pool.get()});
+      store.lazy.get());
   adapters = std::make_unique<AdaptersService>(store.registry.get(), engine.get(), model.spec,
                                                admin_pool.get(), registrations.get());
   engine->SetPins(AllPins(*store.registry));
@@ -312,10 +308,10 @@ void Coordinator::Drain(absl::Time deadline) {
     parts_->draining = true;
   }
   parts_->SetServing(false);
-  parts_->store.sources->Cancel();  // nobody waits for a slow store
-  parts_->store.registry->CancelReads();
   const absl::Status drained = parts_->engine->Drain(deadline);
   if (!drained.ok()) LogWarning("drain: ", std::string(drained.message()));
+  parts_->store.sources->Cancel();  // nobody waits for a slow store
+  parts_->store.registry->CancelReads();
   // Status calls and the last messages of ended requests; the groups' streams end here too.
   parts_->server->Shutdown(absl::Now() + kLastAnswers);
   parts_.reset();

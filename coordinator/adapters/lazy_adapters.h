@@ -6,6 +6,7 @@
 #include <mutex>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
@@ -15,29 +16,42 @@
 namespace rootstock {
 
 // Registers a name at its first request out of STORE/NAME for the tenant "default", of
-// STORE/TENANT/NAME for others. What was not there is not looked for again for a while.
+// STORE/TENANT/NAME for others. What was not there or was refused is not fetched again for a while.
 // *Thread-safe.*
 class LazyAdapters {
  public:
-  // Borrows the registry, whose sources allow the store. `clock`: any monotonic one.
-  LazyAdapters(Registry* registry, StoreUri store, std::function<absl::Time()> clock);
+  using Done = std::function<void(const absl::Status&)>;
+  // Runs a job on a thread that may block; false when too many wait.
+  using Post = std::function<bool(std::function<void()>)>;
+
+  // Borrows the registry, whose sources have the store as their own. `clock`: any monotonic one.
+  LazyAdapters(Registry* registry, StoreUri store, std::function<absl::Time()> clock, Post post);
 
   // Whether a request for `model` should wait for Fetch; never blocks. False for names that are
   // registered, can be no adapter's, or were not there a moment ago.
   bool MayHold(const std::string& model, const std::string& tenant);
-  // NOT_FOUND when the store has no such adapter; else as Registry::Register. Blocks.
-  absl::Status Fetch(const std::string& model, const std::string& tenant);
+  // `done` runs once, here or on the job's thread: with OK, NOT_FOUND when the store has no such
+  // adapter, else as Registry::Register; RESOURCE_EXHAUSTED / queue_full at once. However many
+  // requests wait for a name, it takes one job.
+  void Fetch(const std::string& model, const std::string& tenant, Done done);
 
  private:
   using Key = std::pair<std::string, std::string>;  // tenant, name
+  struct Refusal {
+    absl::Time until;
+    absl::Status status;
+  };
   std::string UriOf(const Key& key) const;
-  void Remember(const Key& key);
+  absl::Status Register(const Key& key);
+  void Finish(const Key& key, const absl::Status& status);
 
   Registry* const registry_;
   const std::string store_;
   const std::function<absl::Time()> clock_;
+  const Post post_;
   std::mutex mutex_;
-  std::map<Key, absl::Time> missing_;  // until when nobody looks
+  std::map<Key, std::vector<Done>> waiting_;
+  std::map<Key, Refusal> refused_;  // until when nobody looks
 };
 
 }  // namespace rootstock

@@ -17,7 +17,7 @@ class LazyAdaptersTest : public testing::Test {
     fs::remove_all(base_);
     Add("pirate", "arr");
     Add("other-tenant/pirate", "yarr");
-    sources_ = *AdapterSources::Open(base_ / "scratch", {.allowed = {Store()}});
+    sources_ = *AdapterSources::Open(base_ / "scratch", {.own = {Store()}});
     registry_ = *Registry::Open({.data_dir = base_ / "data",
                                  .sources = sources_.get(),
                                  .base_name = "base-model",
@@ -29,13 +29,27 @@ class LazyAdaptersTest : public testing::Test {
                                        return LoadText(directory);
                                      },
                                  .unix_ms = [] { return int64_t{1}; }});
-    lazy_ = std::make_unique<LazyAdapters>(registry_.get(), Store(), [this] { return now_; });
+    lazy_ = std::make_unique<LazyAdapters>(
+        registry_.get(), Store(), [this] { return now_; },
+        [this](std::function<void()> job) {
+          jobs_.push_back(std::move(job));
+          return !full_;
+        });
   }
   StoreUri Store() const { return *ParseStoreUri("file://" + (base_ / "store").string()); }
   void Add(const std::string& name, const std::string& text) const {
     fs::create_directories(base_ / "store" / name);
     std::ofstream(base_ / "store" / name / "adapter_config.json") << "{}";
     std::ofstream(base_ / "store" / name / "adapter_model.safetensors") << text;
+  }
+  void RunJobs() {
+    for (const auto& job : std::exchange(jobs_, {})) job();
+  }
+  absl::Status Fetch(const std::string& model, const std::string& tenant) {
+    absl::Status got = absl::UnknownError("not done");
+    lazy_->Fetch(model, tenant, [&](const absl::Status& status) { got = status; });
+    RunJobs();
+    return got;
   }
   Digest DigestOf(const std::string& model, const std::string& tenant) const {
     return registry_->Resolve(model, tenant, "r")->content->digest;
@@ -46,33 +60,35 @@ class LazyAdaptersTest : public testing::Test {
   std::unique_ptr<Registry> registry_;
   std::unique_ptr<LazyAdapters> lazy_;
   absl::Time now_ = absl::FromUnixSeconds(1000);
+  std::vector<std::function<void()>> jobs_;
+  bool full_ = false;
   int loads_ = 0;
 };
 
 TEST_F(LazyAdaptersTest, RegistersANameAtItsFirstUse) {
   EXPECT_TRUE(lazy_->MayHold("pirate", "default"));
-  EXPECT_EQ(lazy_->Fetch("pirate", "default"), absl::OkStatus());
+  EXPECT_EQ(Fetch("pirate", "default"), absl::OkStatus());
   EXPECT_EQ(DigestOf("pirate", "default"), Sha256Of("arr"));
   EXPECT_FALSE(lazy_->MayHold("pirate", "default"));
-  EXPECT_EQ(lazy_->Fetch("pirate", "default"), absl::OkStatus());
+  EXPECT_EQ(Fetch("pirate", "default"), absl::OkStatus());
   EXPECT_EQ(loads_, 1);
 }
 
 TEST_F(LazyAdaptersTest, ATenantSeesItsOwnFolder) {
-  EXPECT_EQ(lazy_->Fetch("pirate", "other-tenant"), absl::OkStatus());
+  EXPECT_EQ(Fetch("pirate", "other-tenant"), absl::OkStatus());
   EXPECT_EQ(DigestOf("pirate", "other-tenant"), Sha256Of("yarr"));
-  EXPECT_TRUE(absl::IsNotFound(lazy_->Fetch("pirate", "third")));
+  EXPECT_TRUE(absl::IsNotFound(Fetch("pirate", "third")));
   // The folder of a tenant is no adapter of the default one.
-  EXPECT_TRUE(absl::IsNotFound(lazy_->Fetch("other-tenant", "default")));
+  EXPECT_TRUE(absl::IsNotFound(Fetch("other-tenant", "default")));
 }
 
 TEST_F(LazyAdaptersTest, LooksAgainForWhatWasMissingAfterAWhile) {
-  EXPECT_TRUE(absl::IsNotFound(lazy_->Fetch("late", "default")));
+  EXPECT_TRUE(absl::IsNotFound(Fetch("late", "default")));
   EXPECT_FALSE(lazy_->MayHold("late", "default"));
   now_ += absl::Seconds(11);
   EXPECT_TRUE(lazy_->MayHold("late", "default"));
   Add("late", "here");
-  EXPECT_EQ(lazy_->Fetch("late", "default"), absl::OkStatus());
+  EXPECT_EQ(Fetch("late", "default"), absl::OkStatus());
 }
 
 TEST_F(LazyAdaptersTest, NamesThatCanBeNoKeysAreNotLookedFor) {
@@ -84,18 +100,36 @@ TEST_F(LazyAdaptersTest, NamesThatCanBeNoKeysAreNotLookedFor) {
   }
 }
 
-TEST_F(LazyAdaptersTest, ARefusalIsTold) {
+TEST_F(LazyAdaptersTest, ARefusalIsToldAndNotFetchedAgainForAWhile) {
   Add("spoilt", "bad");
-  const absl::Status status = lazy_->Fetch("spoilt", "default");
-  EXPECT_EQ(GetErrorDetail(status)->reason, Reason::kNonfinite);
-  EXPECT_TRUE(lazy_->MayHold("spoilt", "default"));  // it may be mended meanwhile
+  EXPECT_EQ(GetErrorDetail(Fetch("spoilt", "default"))->reason, Reason::kNonfinite);
+  EXPECT_TRUE(lazy_->MayHold("spoilt", "default"));  // so that its requests hear why
+  EXPECT_EQ(GetErrorDetail(Fetch("spoilt", "default"))->reason, Reason::kNonfinite);
+  EXPECT_EQ(loads_, 1);
+  now_ += absl::Seconds(11);
+  Add("spoilt", "mended");
+  EXPECT_EQ(Fetch("spoilt", "default"), absl::OkStatus());
 }
 
-TEST_F(LazyAdaptersTest, ClientsMayNameUrisUnderAnAllowedSource) {
-  const std::string uri = Store().ToString() + "/pirate";
-  EXPECT_EQ(registry_->Register("mine", uri, "default")->digest, Sha256Of("arr"));
-  const auto elsewhere = registry_->Register("x", "file:///etc/pirate", "default");
-  EXPECT_EQ(GetErrorDetail(elsewhere.status())->reason, Reason::kPathInvalid);
+TEST_F(LazyAdaptersTest, ManyRequestsOfANameTakeOneJob) {
+  std::vector<absl::Status> heard;
+  const auto hear = [&](const absl::Status& status) { heard.push_back(status); };
+  for (int i = 0; i < 5; ++i) lazy_->Fetch("pirate", "default", hear);
+  lazy_->Fetch("pirate", "other-tenant", hear);
+  EXPECT_EQ(jobs_.size(), 2u);
+  RunJobs();
+  EXPECT_EQ(heard, std::vector<absl::Status>(6, absl::OkStatus()));
+  full_ = true;
+  lazy_->Fetch("late", "default", hear);
+  EXPECT_EQ(heard.back().code(), absl::StatusCode::kResourceExhausted);
+}
+
+TEST_F(LazyAdaptersTest, ClientsMayNameNothingInTheCoordinatorsOwnStore) {
+  for (const std::string& uri : {Store().ToString() + "/other-tenant/pirate",
+                                 Store().ToString() + "/pirate", std::string("file:///etc/x")}) {
+    const auto named = registry_->Register("mine", uri, "default");
+    EXPECT_EQ(GetErrorDetail(named.status())->reason, Reason::kPathInvalid) << uri;
+  }
 }
 
 }  // namespace

@@ -46,7 +46,9 @@ absl::StatusOr<AdapterEntry> Registry::Impl::Store(const Key& key, const LoadedA
           AdapterContent{loaded.digest, loaded.spec, loaded.canonical.size()});
     }
     held = contents->MakeHandle(content);
-    if (decision.what == Registration::kThere) {
+    // One whose blob has vanished meanwhile gets it anew.
+    if (decision.what == Registration::kThere &&
+        !contents->blobs.IsLost(loaded.digest, loaded.canonical.size())) {
       return ShowRegistered(key, decision.number, loaded, 0);
     }
   }

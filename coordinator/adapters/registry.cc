@@ -26,7 +26,8 @@ uint64_t Registry::incarnation() const { return impl_->incarnation; }
 
 absl::StatusOr<AdapterEntry> Registry::Register(const std::string& name, const std::string& path,
                                                 const std::string& tenant, bool new_version) {
-  if (AdapterSources::IsUri(path)) return RegisterUri(name, path, tenant, new_version);
+  if (AdapterSources::IsUri(path))
+    return RegisterUri(name, path, tenant, new_version, /*own=*/false);
   const auto directory = ResolveAdapterPath(impl_->options.adapter_root, path);
   if (!directory.ok()) {
     if (impl_->options.metrics) impl_->options.metrics->Rejected(Reason::kPathInvalid);
@@ -35,20 +36,27 @@ absl::StatusOr<AdapterEntry> Registry::Register(const std::string& name, const s
   return RegisterDirectory(name, *directory, tenant, new_version);
 }
 
+absl::StatusOr<AdapterEntry> Registry::RegisterOwnUri(const std::string& name,
+                                                      const std::string& uri,
+                                                      const std::string& tenant) {
+  return RegisterUri(name, uri, tenant, /*new_version=*/false, /*own=*/true);
+}
+
 absl::StatusOr<AdapterEntry> Registry::RegisterUri(const std::string& name, const std::string& uri,
-                                                   const std::string& tenant, bool new_version) {
+                                                   const std::string& tenant, bool new_version,
+                                                   bool own) {
   return RegisterFrom(name, tenant, new_version, [&]() -> absl::StatusOr<LoadedAdapter> {
-    if (impl_->options.sources == nullptr) {
+    AdapterSources* const sources = impl_->options.sources;
+    if (sources == nullptr) {
       return InvalidField(Reason::kPathInvalid, "path", uri,
                           "the coordinator was started without --adapter-source");
     }
     absl::StatusOr<LoadedAdapter> loaded = absl::UnknownError("");
-    const absl::Status fetched =
-        impl_->options.sources->Fetch(uri, [&](const std::filesystem::path& directory) {
-          loaded = impl_->options.loader(directory);
-          return loaded.status();
-        });
-    RETURN_IF_ERROR(fetched);
+    const auto load = [&](const std::filesystem::path& directory) {
+      loaded = impl_->options.loader(directory);
+      return loaded.status();
+    };
+    RETURN_IF_ERROR(own ? sources->FetchOwn(uri, load) : sources->Fetch(uri, load));
     return loaded;
   });
 }

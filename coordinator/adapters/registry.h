@@ -90,6 +90,9 @@ class Registry {
   // Refusals carry the loader's reason.
   absl::StatusOr<AdapterEntry> Register(const std::string& name, const std::string& path,
                                         const std::string& tenant, bool new_version = false);
+  // The same for a URI of the coordinator's own (AdapterSources::FetchOwn).
+  absl::StatusOr<AdapterEntry> RegisterOwnUri(const std::string& name, const std::string& uri,
+                                              const std::string& tenant);
   // The same for a directory that the operator named.
   absl::StatusOr<AdapterEntry> RegisterDirectory(const std::string& name,
                                                  const std::filesystem::path& directory,
@@ -172,7 +175,7 @@ class Registry {
 
  private:
   absl::StatusOr<AdapterEntry> RegisterUri(const std::string& name, const std::string& uri,
-                                           const std::string& tenant, bool new_version);
+                                           const std::string& tenant, bool new_version, bool own);
 
   struct Impl;
   explicit Registry(std::unique_ptr<Impl> impl);

@@ -68,11 +68,16 @@ absl::StatusOr<AdapterEntry> Registry::Unpin(const std::string& name, const std:
 absl::StatusOr<std::vector<Digest>> Registry::Unloadable(const std::string& name,
                                                          const std::string& tenant,
                                                          uint32_t version) const {
-  std::set<Digest> pinned;
-  for (const PinnedContent& pin : Pins()) pinned.insert(pin.digest);
+  std::set<Digest> kept;
+  for (const PinnedContent& pin : Pins()) kept.insert(pin.digest);
   const std::lock_guard lock(impl_->contents->mutex);
   const Impl::Key key{tenant, name};
   RETURN_IF_ERROR(impl_->names.Find(key, version).status());
+  // One tenant's unload frees nothing that another one names.
+  for (const auto& [other, versions] : impl_->names.adapters()) {
+    if (other.first == tenant) continue;
+    for (const auto& [number, found] : versions) kept.insert(found.digest);
+  }
   std::set<Digest> out;
   for (const auto& [number, found] : impl_->names.adapters().at(key)) {
     if (version != 0 && number != version) continue;
@@ -80,7 +85,7 @@ absl::StatusOr<std::vector<Digest>> Registry::Unloadable(const std::string& name
       return MakeError(absl::StatusCode::kFailedPrecondition, Reason::kNameTaken, "name",
                        AdapterRef{name, number}.Text(), "is pinned; unpin it first");
     }
-    if (!pinned.contains(found.digest)) out.insert(found.digest);
+    if (!kept.contains(found.digest)) out.insert(found.digest);
   }
   return std::vector<Digest>(out.begin(), out.end());
 }

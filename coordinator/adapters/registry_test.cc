@@ -248,5 +248,23 @@ TEST(AdapterStates, LegalMovesOnly) {
   EXPECT_TRUE(MayMove(kFailed, kActive));
 }
 
+TEST_F(RegistryTest, ABlobThatVanishedWhileRunningIsHealedByAddingTheAdapterAgain) {
+  ASSERT_TRUE(registry_->Register("a", "one", "default").ok());
+  std::filesystem::remove(base_ / "data" / "blobs" / Sha256Of("one").Hex());
+  EXPECT_TRUE(absl::IsNotFound(registry_->ReadContent(Sha256Of("one")).status()));
+  ASSERT_TRUE(registry_->Register("a", "one", "default").ok());
+  EXPECT_TRUE(registry_->ReadContent(Sha256Of("one")).ok());
+}
+
+// PROTOCOL §6: one tenant's unload must not free another's identical adapter.
+TEST_F(RegistryTest, ATenantUnloadsNothingThatAnotherOneNames) {
+  ASSERT_TRUE(registry_->Register("a", "one", "default").ok());
+  EXPECT_EQ(registry_->Unloadable("a", "default", 0)->size(), 1u);
+  ASSERT_TRUE(registry_->Register("b", "one", "other").ok());
+  EXPECT_TRUE(registry_->Unloadable("a", "default", 0)->empty());
+  ASSERT_TRUE(registry_->Unregister("b", "other").ok());
+  EXPECT_EQ(registry_->Unloadable("a", "default", 0)->size(), 1u);
+}
+
 }  // namespace
 }  // namespace rootstock

@@ -60,7 +60,11 @@ absl::StatusOr<std::unique_ptr<AdapterSources>> AdapterSources::Open(fs::path sc
       new AdapterSources(std::move(scratch), options.max_weights_bytes));
   for (const StoreUri& uri : options.allowed) {
     ASSIGN_OR_RETURN(auto store, OpenObjectStore(uri, options.store));
-    sources->roots_.push_back({uri, std::move(store)});
+    sources->allowed_.push_back({uri, std::move(store)});
+  }
+  for (const StoreUri& uri : options.own) {
+    ASSIGN_OR_RETURN(auto store, OpenObjectStore(uri, options.store));
+    sources->own_.push_back({uri, std::move(store)});
   }
   return sources;
 }
@@ -78,10 +82,11 @@ absl::Status AdapterSources::FetchFiles(const Root& root, const std::string& key
   return InvalidField(Reason::kPickle, "path", uri, "holds pickled weights, which are not read");
 }
 
-absl::Status AdapterSources::Fetch(const std::string& uri, const Use& use) {
+absl::Status AdapterSources::FetchFrom(const std::vector<Root>& roots, const std::string& uri,
+                                       const Use& use) {
   absl::StatusOr<StoreUri> parsed = ParseStoreUri(uri);
   RETURN_IF_ERROR(parsed.status());
-  for (const Root& root : roots_) {
+  for (const Root& root : roots) {
     const std::optional<std::string> key = KeyUnder(root.uri, *parsed);
     if (!key || key->empty()) continue;
     const fs::path directory = scratch_ / absl::StrCat(++next_);
@@ -96,7 +101,9 @@ absl::Status AdapterSources::Fetch(const std::string& uri, const Use& use) {
 }
 
 void AdapterSources::Cancel() {
-  for (const Root& root : roots_) root.store->Cancel();
+  for (const std::vector<Root>* roots : {&allowed_, &own_}) {
+    for (const Root& root : *roots) root.store->Cancel();
+  }
 }
 
 }  // namespace rootstock

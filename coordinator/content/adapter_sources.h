@@ -16,6 +16,7 @@ namespace rootstock {
 
 struct AdapterSourceOptions {
   std::vector<StoreUri> allowed;  // what clients may name lies under one of these
+  std::vector<StoreUri> own;      // what the coordinator looks for by itself, whoever asks
   ObjectStoreOptions store;
   uint64_t max_weights_bytes = uint64_t{4} << 30;
 };
@@ -36,7 +37,13 @@ class AdapterSources {
   // Hands the fetched copy to `use`, then removes it. INVALID_ARGUMENT / path_invalid for what is
   // not under an allowed URI, without a look at it; / pickle where only pickled weights lie;
   // NOT_FOUND / path_invalid where there is no adapter; else the store's errors.
-  absl::Status Fetch(const std::string& uri, const Use& use);
+  absl::Status Fetch(const std::string& uri, const Use& use) {
+    return FetchFrom(allowed_, uri, use);
+  }
+  // The same for a URI that the coordinator has made, under one of its own.
+  absl::Status FetchOwn(const std::string& uri, const Use& use) {
+    return FetchFrom(own_, uri, use);
+  }
   // Fetches that run and those to come end soon, with CANCELLED.
   void Cancel();
 
@@ -47,12 +54,13 @@ class AdapterSources {
   };
   AdapterSources(std::filesystem::path scratch, uint64_t max_weights_bytes)
       : scratch_(std::move(scratch)), max_weights_bytes_(max_weights_bytes) {}
+  absl::Status FetchFrom(const std::vector<Root>& roots, const std::string& uri, const Use& use);
   absl::Status FetchFiles(const Root& root, const std::string& key, const std::string& uri,
                           const std::filesystem::path& directory) const;
 
   const std::filesystem::path scratch_;
   const uint64_t max_weights_bytes_;
-  std::vector<Root> roots_;
+  std::vector<Root> allowed_, own_;
   std::atomic<uint64_t> next_{0};
 };
 

@@ -1,6 +1,8 @@
 #include "coordinator/content/blob_store.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <span>
 #include <system_error>
 #include <utility>
@@ -15,6 +17,9 @@ namespace rootstock {
 namespace {
 
 namespace fs = std::filesystem;
+
+// Names the object store that holds all that is on disk.
+constexpr char kRemoteFile[] = ".object-store";
 
 std::string KeyOf(const Digest& digest) { return "blobs/" + digest.Hex(); }
 
@@ -51,6 +56,7 @@ absl::Status BlobStore::Open(const std::set<Digest>& keep) {
        it.increment(error)) {
     const auto digest = Digest::FromHex(it->path().filename().string());
     std::error_code ignored;
+    if (it->path().filename() == kRemoteFile) continue;
     if (digest && keep.contains(*digest)) {
       found.emplace_back(fs::last_write_time(it->path(), ignored), *digest);
     } else {
@@ -63,7 +69,27 @@ absl::Status BlobStore::Open(const std::set<Digest>& keep) {
     std::error_code ignored;
     Add(digest, fs::file_size(PathOf(digest), ignored));
   }
-  return absl::OkStatus();
+  return FillRemote();
+}
+
+// Under the mutex. Only what the object store holds may leave the disk.
+absl::Status BlobStore::FillRemote() {
+  const fs::path file = directory_ / kRemoteFile;
+  if (!options_.remote) {
+    std::error_code ignored;
+    fs::remove(file, ignored);
+    return absl::OkStatus();
+  }
+  std::string known;
+  std::getline(std::ifstream(file), known);
+  if (known == options_.remote_name) return absl::OkStatus();
+  size_t done = 0;
+  for (const auto& [digest, entry] : entries_) {
+    RETURN_IF_ERROR(options_.remote->Put(KeyOf(digest), PathOf(digest)));
+    if (++done % 100 == 0)
+      LogInfo("object store: ", done, " of ", entries_.size(), " contents put");
+  }
+  return WriteDurably(file, options_.remote_name);
 }
 
 absl::Status BlobStore::Put(const Digest& digest, const std::string& bytes) {
@@ -99,9 +125,15 @@ absl::StatusOr<std::ifstream> BlobStore::Read(const Digest& digest) {
       std::unique_lock lock(mutex_);
       changed_.wait(lock, [&] { return !fetching_.contains(digest); });
       // Opened under the mutex: what is dropped later stays readable.
+      errno = 0;
       if (std::ifstream in(PathOf(digest), std::ios::binary); in) {
         Touch(digest);
         return in;
+      }
+      // Too many open files, say: that says nothing of the content.
+      if (errno != ENOENT) {
+        return MakeError(absl::StatusCode::kUnavailable, Reason::kIoError, "digest", digest.Short(),
+                         absl::StrCat("can't be read: ", std::strerror(errno)));
       }
       Drop(digest);
       if (!options_.remote) return NoContent(digest);

@@ -25,6 +25,7 @@ struct BlobStoreOptions {
   // Holds every blob under blobs/<digest in hex>; the disk is a cache of it then. Nobody else may
   // use it. Null: the disk holds all.
   std::shared_ptr<ObjectStore> remote;
+  std::string remote_name;  // another one than before gets what is on disk at Open
 };
 
 // Files DIR/<digest>, complete or absent. What was used last goes last when the disk's budget is
@@ -34,7 +35,8 @@ class BlobStore {
   BlobStore(std::filesystem::path directory, BlobStoreOptions options);
   ~BlobStore();  // waits for a removal from the object store that runs
 
-  // Makes the directory; removes unfinished files and blobs that are not in `keep`.
+  // Makes the directory; removes unfinished files and blobs that are not in `keep`. With an object
+  // store that is new here, all blobs on disk are put there first.
   absl::Status Open(const std::set<Digest>& keep);
   // Durable when it returns, in the object store too. RESOURCE_EXHAUSTED / quota when the budget
   // has no room and no object store stands behind it, / io_error for a full disk; INTERNAL /
@@ -59,6 +61,7 @@ class BlobStore {
   };
   std::filesystem::path PathOf(const Digest& digest) const;
   absl::Status Fetch(const Digest& digest);
+  absl::Status FillRemote();
   // Under the mutex.
   void Touch(const Digest& digest);
   void Add(const Digest& digest, uint64_t bytes);

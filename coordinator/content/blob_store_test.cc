@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <sstream>
 
@@ -29,6 +30,7 @@ class BlobStoreTest : public testing::Test {
     BlobStoreOptions options{.max_bytes = max_bytes};
     if (remote) {
       options.remote = *OpenObjectStore(*ParseStoreUri("file://" + Remote().string()), {});
+      options.remote_name = "remote";
     }
     store_ = std::make_unique<BlobStore>(dir_ / "disk", options);
     ASSERT_TRUE(store_->Open(keep).ok());
@@ -106,6 +108,33 @@ TEST_F(BlobStoreTest, ForeignBytesInTheObjectStoreAreRefused) {
   fs::remove(RemoteFile("12345"));
   EXPECT_TRUE(absl::IsNotFound(store_->Read(Sha256Of("12345")).status()));
   EXPECT_EQ(Read("54321"), "54321");
+}
+
+TEST_F(BlobStoreTest, AnObjectStoreThatIsNewGetsWhatLiesOnDiskFirst) {
+  Open(0, false);
+  EXPECT_TRUE(Put("12345").ok());
+  Open(5, true, {Sha256Of("12345")});
+  EXPECT_TRUE(fs::exists(RemoteFile("12345")));
+  EXPECT_TRUE(Put("54321").ok());  // takes its place on disk
+  EXPECT_FALSE(OnDisk("12345"));
+  EXPECT_EQ(Read("12345"), "12345");
+  // And not again at the next start.
+  fs::remove(RemoteFile("12345"));
+  Open(5, true, {Sha256Of("12345"), Sha256Of("54321")});
+  EXPECT_FALSE(fs::exists(RemoteFile("12345")));
+}
+
+TEST_F(BlobStoreTest, WhatCannotBeOpenedNowIsNotLost) {
+  Open(0, false);
+  EXPECT_TRUE(Put("12345").ok());
+  rlimit before{};
+  getrlimit(RLIMIT_NOFILE, &before);
+  const rlimit none{0, before.rlim_max};
+  setrlimit(RLIMIT_NOFILE, &none);
+  const absl::Status status = store_->Read(Sha256Of("12345")).status();
+  setrlimit(RLIMIT_NOFILE, &before);
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(Read("12345"), "12345");
 }
 
 TEST_F(BlobStoreTest, WhatIsRemovedLeavesBothAndMayComeBack) {

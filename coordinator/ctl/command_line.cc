@@ -64,18 +64,21 @@ void AddPinCommands(CommandLineValues& v, std::vector<CommandSpec>& out) {
   }
 }
 
+FlagSpec NewVersionFlag(bool* target) {
+  return {.name = "new-version", .target = target, .help = "under a name that has other content"};
+}
+
 void AddAdapterCommands(CommandLineValues& v, std::vector<CommandSpec>& out) {
   out.push_back({.name = "adapter add",
-                 .help = "register a PEFT directory of the coordinator's root",
+                 .help = "register a PEFT directory of the coordinator's root, or a store's URI",
                  .arguments = {Argument("NAME", &v.name), Argument("PATH", &v.path)},
-                 .table = {{.name = "new-version",
-                            .target = &v.new_version,
-                            .help = "under a name that has other content"}},
+                 .table = {NewVersionFlag(&v.new_version)},
                  .run = [&v] { return AddAdapter(v.client, v.name, v.path, v.new_version); }});
   out.push_back({.name = "adapter upload",
                  .help = "send a local PEFT directory and register it; resumes",
                  .arguments = {Argument("NAME", &v.name), Argument("DIR", &v.path)},
-                 .run = [&v] { return UploadAdapter(v.client, v.name, v.path); }});
+                 .table = {NewVersionFlag(&v.new_version)},
+                 .run = [&v] { return UploadAdapter(v.client, v.name, v.path, v.new_version); }});
   out.push_back({.name = "adapter show",
                  .help = "what was understood of it, and where it is",
                  .arguments = {AdapterArgument(&v.adapter)},

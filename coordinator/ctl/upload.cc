@@ -120,7 +120,7 @@ grpc::Status SendAll(v1::Uploads::Stub& stub, grpc::ClientContext& context,
 }  // namespace
 
 int UploadAdapter(const ClientOptions& options, const std::string& name,
-                  const std::string& directory) {
+                  const std::string& directory, bool new_version) {
   v1::StartUploadRequest start;
   start.set_tenant(options.tenant);
   for (const char* file : kFiles) {
@@ -142,6 +142,7 @@ int UploadAdapter(const ClientOptions& options, const std::string& name,
   finish.set_tenant(options.tenant);
   finish.set_upload_id(upload.upload_id());
   finish.set_name(name);
+  finish.set_new_version(new_version);
   grpc::ClientContext finishing;
   SetDeadline(options, finishing);
   v1::RegisterResponse response;

@@ -1,5 +1,6 @@
 // What a group's requests and its adapters have to do with each other: fit, waiting, loads, pins.
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -233,7 +234,9 @@ absl::StatusOr<uint32_t> GroupEngine::PagesOf(const AdapterContent& content) con
 
 absl::Status GroupEngine::CheckPins(const std::vector<AdapterHandle>& pins) const {
   uint64_t pages = 0;
+  std::set<Digest> counted;  // content that several names pin takes its pages once
   for (const AdapterHandle& content : pins) {
+    if (!counted.insert(content->digest).second) continue;
     const auto own = PagesOf(*content);
     if (!own.ok()) return Annotate(own.status(), absl::StrCat("group '", config_.info.name, "'"));
     pages += *own;
@@ -250,19 +253,21 @@ absl::Status GroupEngine::CheckPins(const std::vector<AdapterHandle>& pins) cons
 void GroupEngine::OnPins(const std::vector<AdapterHandle>& pins) {
   if (lost_) return;
   wanted_pins_.clear();
-  std::vector<AdapterHandle> taken;
   wanted_pin_pages_ = 0;
   for (const AdapterHandle& content : pins) {
-    taken.push_back(content);
-    const absl::Status fits = CheckPins(taken);
-    const auto footprint = fits.ok() ? FootprintOf(*content) : fits;
-    if (!footprint.ok()) {
-      LogWarning("adapter ", content->digest.Short(),
-                 " is not pinned: ", std::string(footprint.status().message()));
-      taken.pop_back();
-    } else if (wanted_pins_.emplace(content->digest, *footprint).second) {
-      wanted_pin_pages_ += MostPages(*footprint);
+    if (wanted_pins_.contains(content->digest)) continue;
+    const auto footprint = FootprintOf(*content);
+    const uint64_t pages = wanted_pin_pages_ + floors_.kv + floors_.adapters +
+                           (footprint.ok() ? MostPages(*footprint) : 0);
+    if (!footprint.ok() || pages > usable()) {
+      LogWarning("adapter ", content->digest.Short(), " is not pinned: ",
+                 footprint.ok() ? absl::StrCat("with it the pins and floors take ", pages, " of ",
+                                               usable(), " pages")
+                                : std::string(footprint.status().message()));
+      continue;
     }
+    wanted_pins_.emplace(content->digest, *footprint);
+    wanted_pin_pages_ += MostPages(*footprint);
   }
   // Those that are no longer wanted go at once: what fits beside the new ones must get on.
   std::map<Digest, AdapterFootprint> kept;

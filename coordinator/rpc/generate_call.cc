@@ -16,7 +16,7 @@ GenerateCall::GenerateCall(grpc::CallbackServerContext* context, Engine* engine,
                            const Frontend* frontend, StreamMetrics metrics)
     : context_(context), engine_(engine), frontend_(frontend), backpressure_(std::move(metrics)) {}
 
-void GenerateCall::Begin(const v1::GenerateRequest& wire, WorkPool* pool, const LazyModels& lazy) {
+void GenerateCall::Begin(const v1::GenerateRequest& wire, WorkPool* pool, LazyAdapters* lazy) {
   self_ = shared_from_this();
   arrived_ = absl::Now();
   const auto deadline = context_->deadline();
@@ -30,12 +30,13 @@ void GenerateCall::Begin(const v1::GenerateRequest& wire, WorkPool* pool, const 
     return;
   }
   request->deadline = deadline_;
-  if (lazy.adapters != nullptr && lazy.adapters->MayHold(request->model, request->tenant)) {
-    const bool taken = lazy.pool->Post(
-        [self = self_, adapters = lazy.adapters, request = *std::move(request)]() mutable {
-          self->FetchAndAdmit(*adapters, std::move(request));
-        });
-    if (!taken) Refuse(TooBusy(*lazy.pool));
+  if (lazy != nullptr && lazy->MayHold(request->model, request->tenant)) {
+    const std::string model = request->model;
+    const std::string tenant = request->tenant;
+    lazy->Fetch(model, tenant,
+                [self = self_, request = *std::move(request)](const absl::Status& fetched) mutable {
+                  self->AdmitFetched(fetched, std::move(request));
+                });
     return;
   }
   const bool taken = pool->Post(
@@ -53,15 +54,12 @@ void GenerateCall::Refuse(const absl::Status& status) {
   End(status);
 }
 
-void GenerateCall::FetchAndAdmit(LazyAdapters& adapters, GenerateRequest request) {
-  {
-    std::lock_guard lock(mutex_);
-    if (!waiting_) return;
-  }
-  const absl::Status fetched = adapters.Fetch(request.model, request.tenant);
+void GenerateCall::AdmitFetched(const absl::Status& fetched, GenerateRequest request) {
   // What no store knows is unknown to the engine too, which says so as ever.
   if (fetched.ok() || absl::IsNotFound(fetched)) return Admit(std::move(request));
-  Refuse(fetched);
+  if (!absl::IsCancelled(fetched)) return Refuse(fetched);
+  Refuse(MakeError(absl::StatusCode::kUnavailable, Reason::kDraining, "model", request.model,
+                   "the coordinator drains; the adapter was not fetched any more"));
 }
 
 void GenerateCall::Admit(GenerateRequest request) {

@@ -8,10 +8,10 @@
 #include <mutex>
 #include <optional>
 
+#include "coordinator/adapters/lazy_adapters.h"
 #include "coordinator/engine/engine.h"
 #include "coordinator/frontend/frontend.h"
 #include "coordinator/rpc/backpressure.h"
-#include "coordinator/rpc/inference_service.h"
 #include "coordinator/rpc/work_pool.h"
 #include "rootstock/v1/inference.pb.h"
 
@@ -28,8 +28,8 @@ class GenerateCall : public grpc::ServerWriteReactor<v1::GenerateResponse>,
   GenerateCall(grpc::CallbackServerContext* context, Engine* engine, const Frontend* frontend,
                StreamMetrics metrics);
   // Once, when a shared_ptr owns it: the request goes to the engine on a thread of the pool. One
-  // for an adapter that a store may hold is fetched on a thread of `lazy` before.
-  void Begin(const v1::GenerateRequest& wire, WorkPool* pool, const LazyModels& lazy);
+  // for an adapter that a store may hold waits for `lazy` before; null: none.
+  void Begin(const v1::GenerateRequest& wire, WorkPool* pool, LazyAdapters* lazy);
 
   void OnAccepted(const GenerateAccepted& accepted) override;
   void OnPromptLogprobs(std::vector<TokenLogprob> logprobs) override;
@@ -42,7 +42,7 @@ class GenerateCall : public grpc::ServerWriteReactor<v1::GenerateResponse>,
 
  private:
   void Admit(GenerateRequest request);
-  void FetchAndAdmit(LazyAdapters& adapters, GenerateRequest request);
+  void AdmitFetched(const absl::Status& fetched, GenerateRequest request);
   // Ends the call before the engine has heard of it, unless something else has.
   void Refuse(const absl::Status& status);
   bool StopWaiting();  // true once

@@ -15,7 +15,7 @@ namespace rootstock {
 class InferenceService::Service : public v1::Inference::CallbackService {
  public:
   Service(Engine* engine, const Frontend* frontend, WorkPool* pool, StreamMetrics metrics,
-          LazyModels lazy)
+          LazyAdapters* lazy)
       : engine_(engine),
         frontend_(frontend),
         pool_(pool),
@@ -58,11 +58,11 @@ class InferenceService::Service : public v1::Inference::CallbackService {
   const Frontend* const frontend_;
   WorkPool* const pool_;
   const StreamMetrics metrics_;
-  const LazyModels lazy_;
+  LazyAdapters* const lazy_;
 };
 
 InferenceService::InferenceService(Engine* engine, const Frontend* frontend, WorkPool* pool,
-                                   StreamMetrics metrics, LazyModels lazy)
+                                   StreamMetrics metrics, LazyAdapters* lazy)
     : service_(std::make_unique<Service>(engine, frontend, pool, std::move(metrics), lazy)) {}
 InferenceService::~InferenceService() = default;
 grpc::Service* InferenceService::service() { return service_.get(); }

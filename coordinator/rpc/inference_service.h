@@ -15,18 +15,13 @@ class Service;
 
 namespace rootstock {
 
-// Where requests for adapters that are not registered yet look first; null: nowhere.
-struct LazyModels {
-  LazyAdapters* adapters = nullptr;
-  WorkPool* pool = nullptr;  // of its own: a slow store holds up nobody else's request
-};
-
 // Thread-safe.
 class InferenceService {
  public:
-  // All outlive the service's server.
+  // All outlive the service's server. lazy: where requests for adapters that are not registered yet
+  // look first; null: nowhere.
   InferenceService(Engine* engine, const Frontend* frontend, WorkPool* pool, StreamMetrics metrics,
-                   LazyModels lazy = {});
+                   LazyAdapters* lazy = nullptr);
   ~InferenceService();
   grpc::Service* service();
 

@@ -139,8 +139,9 @@ class UploadsService::Service : public v1::Uploads::CallbackService {
       const std::string tenant = TenantOf(request->tenant());
       return uploads_->Finish(
           tenant, request->upload_id(), [&](const std::filesystem::path& dir) -> absl::Status {
-            ASSIGN_OR_RETURN(const AdapterEntry entry,
-                             registry_->RegisterDirectory(request->name(), dir, tenant));
+            ASSIGN_OR_RETURN(
+                const AdapterEntry entry,
+                registry_->RegisterDirectory(request->name(), dir, tenant, request->new_version()));
             return AdapterMessages(engine_->Status(), model_)
                 .Fill(entry, registry_->FindDigest(entry.digest), response->mutable_adapter());
           });

@@ -39,6 +39,16 @@ class Uploads(unittest.TestCase):
                          self.cluster.ctl("adapter", "show", "plain").json["digest"])
         self.check_answers("plain", GOOD)
 
+    def test_other_content_is_a_new_version_when_asked_for(self):
+        other = rig.CASES / "adapters/ok-rslora-r16"
+        self.assertEqual(self.cluster.ctl("adapter", "upload", "twice", GOOD).code, 0)
+        taken = self.cluster.ctl("adapter", "upload", "twice", other)
+        self.assertEqual((taken.code, taken.error["reason"]), (1, "name_taken"))
+        answer = self.cluster.ctl("adapter", "upload", "twice", other, "--new-version")
+        self.assertEqual((answer.code, answer.json["version"]), (0, 2), answer.errors)
+        self.check_answers("twice", other)
+        self.check_answers("twice@1", GOOD)
+
     def test_goes_on_after_a_restart_of_the_coordinator(self):
         taken = self.cluster.ctl("adapter", "upload", "base", GOOD)
         self.assertEqual((taken.code, taken.error["reason"]), (1, "name_taken"))

@@ -17,8 +17,9 @@ Prefetcher::~Prefetcher() {
 
 void Prefetcher::Start(CommandId id, const Digest& digest) {
   std::lock_guard lock(mutex_);
-  outcomes_[id] = std::nullopt;
-  jobs_.push_back({id, digest});
+  const uint64_t number = ++next_number_;
+  outcomes_[id] = {number, std::nullopt};
+  jobs_.push_back({id, digest, number});
   if (idle_ < jobs_.size() && threads_.size() < kMostThreads) {
     threads_.emplace_back([this] { Work(); });
   }
@@ -28,7 +29,7 @@ void Prefetcher::Start(CommandId id, const Digest& digest) {
 std::optional<absl::StatusOr<CachedBlob>> Prefetcher::OutcomeOf(CommandId id) const {
   std::lock_guard lock(mutex_);
   const auto it = outcomes_.find(id);
-  return it == outcomes_.end() ? std::nullopt : it->second;
+  return it == outcomes_.end() ? std::nullopt : it->second.result;
 }
 
 void Prefetcher::Forget(CommandId id) {
@@ -54,8 +55,9 @@ void Prefetcher::Work() {
     lock.unlock();
     absl::StatusOr<CachedBlob> outcome = cache_.Ensure(job.digest, source_);
     lock.lock();
-    if (const auto it = outcomes_.find(job.id); it != outcomes_.end()) {
-      it->second = std::move(outcome);
+    const auto it = outcomes_.find(job.id);
+    if (it != outcomes_.end() && it->second.number == job.number) {
+      it->second.result = std::move(outcome);
     }
     lock.unlock();
     on_done_();

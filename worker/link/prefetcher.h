@@ -36,9 +36,15 @@ class Prefetcher {
   void ForgetAll();
 
  private:
+  // `number`: command ids begin anew at each attach, while a fetch of before may still run.
   struct Job {
     CommandId id;
     Digest digest;
+    uint64_t number;
+  };
+  struct Outcome {
+    uint64_t number;
+    std::optional<absl::StatusOr<CachedBlob>> result;
   };
   void Work();
 
@@ -48,7 +54,8 @@ class Prefetcher {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Job> jobs_;
-  std::map<CommandId, std::optional<absl::StatusOr<CachedBlob>>> outcomes_;
+  std::map<CommandId, Outcome> outcomes_;
+  uint64_t next_number_ = 0;
   size_t idle_ = 0;
   bool stopping_ = false;
   std::vector<std::thread> threads_;

@@ -33,6 +33,7 @@ using UnloadDone = std::function<void(const TierBytes&)>;
 struct ResidencyEntry {
   Digest digest;
   Residency state = Residency::kAbsent;
+  bool followed = false;  // kLoading: Steps may name it behind the copy
   AdapterFootprint footprint;
   std::vector<PageId> pages;
   uint32_t users = 0;

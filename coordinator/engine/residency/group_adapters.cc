@@ -62,7 +62,7 @@ bool GroupAdapters::IsUsable(const Digest& digest) const {
   const auto it = entries_.find(digest);
   if (it == entries_.end()) return false;
   return it->second->state == Residency::kResident ||
-         (it->second->state == Residency::kLoading && port_.loads_by_layer);
+         (it->second->state == Residency::kLoading && it->second->followed);
 }
 
 bool GroupAdapters::IsLoading(const Digest& digest) const {
@@ -293,7 +293,9 @@ void GroupAdapters::Reserve(uint32_t load_index, uint32_t pages) {
   entry.state = Residency::kLoading;
   pending_[port_.send(LoadAdapter{entry.digest, entry.footprint.layout_id, entry.footprint.sharding,
                                   entry.pages})] = &entry;
-  if (port_.loads_by_layer) {
+  // Without an image on the hosts the ranks would stand still until they have read it.
+  entry.followed = port_.loads_by_layer && nodes_.Has(entry.digest, Tier::kHost);
+  if (entry.followed) {
     followed_.push_back(entry.digest);
     BecomeUsable(entry);
   }

@@ -76,7 +76,7 @@ GroupAdapters::Event GroupAdapters::LoadDone(Entry& entry, const absl::Status& o
   }
   Arrive(entry);
   if (entry.users == 0) BecomeIdle(entry);
-  if (!port_.loads_by_layer) BecomeUsable(entry);
+  if (!entry.followed) BecomeUsable(entry);
   Event event;
   event.kind = Event::kArrived;
   event.digest = entry.digest;
