@@ -70,7 +70,7 @@ FlagSpec NewVersionFlag(bool* target) {
 
 void AddAdapterCommands(CommandLineValues& v, std::vector<CommandSpec>& out) {
   out.push_back({.name = "adapter add",
-                 .help = "register a PEFT directory of the coordinator's root, or a store's URI",
+                 .help = "register a PEFT directory under its root, or a store's URI",
                  .arguments = {Argument("NAME", &v.name), Argument("PATH", &v.path)},
                  .table = {NewVersionFlag(&v.new_version)},
                  .run = [&v] { return AddAdapter(v.client, v.name, v.path, v.new_version); }});

@@ -63,7 +63,7 @@ std::vector<Planned> PlanOn(Devices devices) {
       Backend backend = MakeCpuBackend(1);
       backend.device = std::move(devices[rank]);
       auto model = LoadedModel::Create({kModel, false, DType::kF32}, spec, tp, std::move(backend),
-                                       geometry, communicator, nullptr);
+                                       geometry, communicator, {});
       ASSERT_TRUE(model.ok()) << model.status();
       EXPECT_EQ((*model)->info().geometry.num_pages, 0u);
       out[rank].status = (*model)->Prepare({64, 8, 8, 100, 8}, 0);

@@ -65,6 +65,7 @@ class GatedSource : public BlobSource {
  public:
   FetchSource kind() const override { return FetchSource::kCoordinator; }
   absl::Status Fetch(const Digest& digest, const BlobSink& sink) override {
+    entered.at(digest).set_value();
     gates.at(digest).get_future().wait();
     const std::string& content = contents.at(digest);
     if (content == "absent") return absl::NotFoundError("no such content");
@@ -73,7 +74,7 @@ class GatedSource : public BlobSource {
   }
   void Cancel() override {}
   std::map<Digest, std::string> contents;
-  std::map<Digest, std::promise<void>> gates;
+  std::map<Digest, std::promise<void>> entered, gates;
 };
 
 // Command ids begin anew at an attach; a fetch of before may end after it.
@@ -84,14 +85,17 @@ TEST(Prefetch, AnEarlierAttachsFetchIsNoOutcomeOfALaterOne) {
   const Digest old = Sha256Of("old");
   const Digest fresh = Sha256Of("fresh");
   source.contents = {{old, "absent"}, {fresh, "fresh"}};
-  source.gates[old];
-  source.gates[fresh];
+  for (const Digest& digest : {old, fresh}) {
+    source.entered[digest];
+    source.gates[digest];
+  }
   std::atomic<int> ended = 0;
   Prefetcher prefetcher(cache, source, [&] {
     ++ended;
     ended.notify_all();
   });
   prefetcher.Start(CommandId(1), old);
+  source.entered.at(old).get_future().wait();
   prefetcher.ForgetAll();
   prefetcher.Start(CommandId(1), fresh);
   source.gates[old].set_value();
