@@ -42,6 +42,7 @@ class InstallTest(unittest.TestCase):
             "yaml-cpp": "libyaml-cpp-dev", "prometheus-cpp": "prometheus-cpp-dev",
             "dnnl": "libdnnl-dev", "OpenMP": "g++", "SQLite3": "libsqlite3-dev",
             "ICU": "libicu-dev", "MPI": "libopenmpi-dev", "GTest": "libgtest-dev",
+            "CURL": "libcurl4-openssl-dev",
             "benchmark": "libbenchmark-dev", "Python3": "python3", "CUDAToolkit": "",
         }
         with open(os.path.join(scripts.ROOT, "deploy/install.sh"), encoding="utf-8") as file:

@@ -13,8 +13,9 @@ import golden_test
 import rig
 
 FILES = ["config.json", "model.safetensors"]
+# Without a cache of adapters: memory is limited to what the weights need.
 FLAGS = ["--coordinator", "127.0.0.1:1", "--device", "cpu", "--dtype", "f32", "--threads", "1",
-         "--metrics-port", "0", "--num-pages", "50"]
+         "--metrics-port", "0", "--num-pages", "50", "--host-cache-bytes", "0"]
 
 
 def said(pid, name, key):
