@@ -38,7 +38,7 @@ bool IsInside(const fs::path& root, const fs::path& path) {
   return std::mismatch(root.begin(), root.end(), path.begin(), path.end()).first == root.end();
 }
 
-absl::StatusCode CodeOf(int error) {
+absl::StatusCode CodeOfErrno(int error) {
   switch (error) {
     case ENOENT:
     case ENOTDIR:
@@ -80,7 +80,7 @@ std::string FileStore::UriOf(const std::string& key) const {
 }
 
 absl::Status FileStore::Failed(const std::string& key, int error) const {
-  return MakeError(CodeOf(error), Reason::kIoError, "uri", UriOf(key), std::strerror(error));
+  return MakeError(CodeOfErrno(error), Reason::kIoError, "uri", UriOf(key), std::strerror(error));
 }
 
 absl::StatusOr<fs::path> FileStore::Find(const std::string& key) const {

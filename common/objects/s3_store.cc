@@ -38,7 +38,7 @@ std::string ErrorCode(const std::string& body) {
   return body.substr(begin + kOpen.size(), end - begin - kOpen.size());
 }
 
-absl::StatusCode CodeOf(int http) {
+absl::StatusCode CodeOfHttp(int http) {
   if (http == 404) return absl::StatusCode::kNotFound;
   if (http == 401 || http == 403) return absl::StatusCode::kPermissionDenied;
   if (http == 412) return absl::StatusCode::kDataLoss;
@@ -101,7 +101,7 @@ absl::Status S3Store::StatusOf(const HttpClient::Answer& answer, const std::stri
   }
   if (http == 412) absl::StrAppend(&text, ": the object changed while it was read");
   if (http / 100 == 3) absl::StrAppend(&text, ": the bucket is elsewhere; set AWS_REGION");
-  return MakeError(CodeOf(http), Reason::kIoError, "uri", UriOf(key), text);
+  return MakeError(CodeOfHttp(http), Reason::kIoError, "uri", UriOf(key), text);
 }
 
 absl::StatusOr<uint64_t> S3Store::Size(const std::string& key) {

@@ -12,10 +12,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr char kConfig[] = "adapter_config.json";
-constexpr char kWeights[] = "adapter_model.safetensors";
-constexpr char kPickled[] = "adapter_model.bin";
-constexpr uint64_t kMaxConfigBytes = 64 << 10;
+constexpr char kConfigName[] = "adapter_config.json";
+constexpr char kWeightsName[] = "adapter_model.safetensors";
+constexpr char kPickledName[] = "adapter_model.bin";
+constexpr uint64_t kMaxConfigFileBytes = 64 << 10;
 
 // The key under `root` that `uri` names; nothing when it lies elsewhere.
 std::optional<std::string> KeyUnder(const StoreUri& root, const StoreUri& uri) {
@@ -72,13 +72,13 @@ absl::StatusOr<std::unique_ptr<AdapterSources>> AdapterSources::Open(fs::path sc
 absl::Status AdapterSources::FetchFiles(const Root& root, const std::string& key,
                                         const std::string& uri, const fs::path& directory) const {
   absl::Status config =
-      Copy(*root.store, key + "/" + kConfig, kMaxConfigBytes, directory / kConfig);
-  if (absl::IsNotFound(config)) return NoAdapter(uri, kConfig);
+      Copy(*root.store, key + "/" + kConfigName, kMaxConfigFileBytes, directory / kConfigName);
+  if (absl::IsNotFound(config)) return NoAdapter(uri, kConfigName);
   RETURN_IF_ERROR(config);
   absl::Status weights =
-      Copy(*root.store, key + "/" + kWeights, max_weights_bytes_, directory / kWeights);
+      Copy(*root.store, key + "/" + kWeightsName, max_weights_bytes_, directory / kWeightsName);
   if (!absl::IsNotFound(weights)) return weights;
-  if (!root.store->Size(key + "/" + kPickled).ok()) return NoAdapter(uri, kWeights);
+  if (!root.store->Size(key + "/" + kPickledName).ok()) return NoAdapter(uri, kWeightsName);
   return InvalidField(Reason::kPickle, "path", uri, "holds pickled weights, which are not read");
 }
 
