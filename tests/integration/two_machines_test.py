@@ -23,9 +23,23 @@ def run(*command):
 
 
 def enter():
-    """This process, once more, as the first machine."""
-    os.execvpe("unshare", ["unshare", "--user", "--map-root-user", "--net", "--mount",
-                           sys.executable, *sys.argv], {**os.environ, INSIDE: "1"})
+    """This process, once more, as the first machine. Root needs no user namespace (a chroot has
+    none to give)."""
+    as_root = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
+    os.execvpe("unshare", ["unshare", *as_root, "--net", "--mount", sys.executable, *sys.argv],
+               {**os.environ, INSIDE: "1"})
+
+
+def add_cable(ends):
+    """A veth pair. The kernel's first answer has been EEXIST in a namespace that held no such
+    name, so it is asked again."""
+    command = ["ip", "link", "add", ends[0], "type", "veth", "peer", "name", ends[1]]
+    for _ in range(3):
+        if subprocess.run(command).returncode == 0:
+            return
+        subprocess.run(["ip", "-details", "link"])
+        subprocess.run(["ip", "link", "del", ends[0]])
+    run(*command)
 
 
 class OtherMachine:
@@ -36,7 +50,7 @@ class OtherMachine:
         run("mount", "-t", "tmpfs", "none", "/run")  # where ip keeps its names
         run("ip", "link", "set", "lo", "up")
         run("ip", "netns", "add", "workers")
-        run("ip", "link", "add", "cable0", "type", "veth", "peer", "name", "cable1")
+        add_cable(["cable0", "cable1"])
         run("ip", "link", "set", "cable1", "netns", "workers")
         run("ip", "addr", "add", f"{COORDINATOR}/24", "dev", "cable0")
         run("ip", "link", "set", "cable0", "up")
