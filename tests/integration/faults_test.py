@@ -48,6 +48,10 @@ class Faults(unittest.TestCase):
         return self.cluster.metric("requests_total", tenant_class="default",
                                    operation="completion", outcome=outcome)
 
+    def accepted(self):
+        status = self.cluster.status()
+        return status["queued_requests"] + status["running_requests"] + (self.ended("ok") or 0)
+
     def all_pages_free(self):
         group = self.cluster.group()
         return group["pages_kv"] == 0 and self.cluster.status()["running_requests"] == 0
@@ -227,8 +231,9 @@ class Faults(unittest.TestCase):
     def test_sigterm_drains(self):
         self.cluster.start_group(1)
         self.register()
-        work = self.start_work(self.work())
-        self.wait_steps(5)
+        requests = self.work()
+        work = self.start_work(requests)
+        rig.wait_for("all of it accepted", lambda: self.accepted() == len(requests))
         self.cluster.coordinator.send(signal.SIGTERM)
         refused = rig.wait_for("the refusal", lambda: (
             lambda a: a.code != 0 and a)(self.cluster.generate("base", [1], 1)))

@@ -18,10 +18,15 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+struct Streams {
+  Clock::time_point start;
+  std::vector<Arrivals> arrivals;
+};
+
 // All streams at once; stream i asks models[i % size].
-absl::StatusOr<StreamRound> RunRound(const StreamBenchOptions& options,
-                                     const std::vector<std::string>& models,
-                                     v1::Inference::Stub& stub, std::mt19937& random) {
+absl::StatusOr<Streams> RunStreams(const StreamBenchOptions& options,
+                                   const std::vector<std::string>& models,
+                                   v1::Inference::Stub& stub, std::mt19937& random) {
   std::vector<v1::GenerateRequest> requests;
   for (int i = 0; i < options.streams; ++i) {
     requests.push_back(MakeStreamRequest(options, models[i % models.size()], random));
@@ -38,12 +43,19 @@ absl::StatusOr<StreamRound> RunRound(const StreamBenchOptions& options,
   const auto start = Clock::now();
   go.count_down();
   for (std::thread& thread : threads) thread.join();
-  std::vector<Arrivals> arrivals;
+  Streams done{.start = start};
   for (absl::StatusOr<Arrivals>& stream : streams) {
     RETURN_IF_ERROR(stream.status());
-    arrivals.push_back(*std::move(stream));
+    done.arrivals.push_back(*std::move(stream));
   }
-  return RoundOf(arrivals, start);
+  return done;
+}
+
+absl::StatusOr<StreamRound> RunRound(const StreamBenchOptions& options,
+                                     const std::vector<std::string>& models,
+                                     v1::Inference::Stub& stub, std::mt19937& random) {
+  ASSIGN_OR_RETURN(const Streams streams, RunStreams(options, models, stub, random));
+  return RoundOf(streams.arrivals, streams.start);
 }
 
 struct Medians {
@@ -71,9 +83,9 @@ absl::StatusOr<std::vector<BenchResult>> RunStreamBench(const StreamBenchOptions
   const auto stub = v1::Inference::NewStub(
       grpc::CreateChannel(options.address, grpc::InsecureChannelCredentials()));
   std::mt19937 random(1);
-  // Adapters come to the device and workspaces are touched.
-  RETURN_IF_ERROR(RunRound(options, {options.base}, *stub, random).status());
-  RETURN_IF_ERROR(RunRound(options, options.adapters, *stub, random).status());
+  // Adapters come to the device and workspaces are touched; streams need not overlap meanwhile.
+  RETURN_IF_ERROR(RunStreams(options, {options.base}, *stub, random).status());
+  RETURN_IF_ERROR(RunStreams(options, options.adapters, *stub, random).status());
   std::vector<StreamRound> base_rounds, mixed_rounds;
   for (int round = 0; round < options.rounds; ++round) {
     ASSIGN_OR_RETURN(const StreamRound b, RunRound(options, {options.base}, *stub, random));
