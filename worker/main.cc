@@ -11,7 +11,7 @@
 #include "common/base/status.h"
 #include "common/wire/library_log.h"
 #include "worker/device/cpu_device.h"
-#include "worker/link/blob_cache.h"
+#include "worker/link/blobs/blob_cache.h"
 #include "worker/link/group_bus.h"
 #include "worker/link/group_guard.h"
 #include "worker/link/group_link.h"
@@ -99,8 +99,8 @@ absl::StatusOr<int> Serve(const WorkerOptions& options, GroupBus& bus, Metrics& 
       metrics, bus.tp_rank(),
       {plan->cuda ? device : "", hello.rank.host, options.group, hello.rank.build});
   RuntimeExecutor executor(runtime, worker_metrics, **communicator);
-  auto code =
-      RunGroup(bus, executor, cache, {options.coordinator, node.local_rank == 0, group.info});
+  auto code = RunGroup(bus, executor, cache,
+                       {options.coordinator, node.local_rank == 0, group.info, options.object_uri});
   if (!code.ok()) {
     // Other ranks may wait in a collective that this one has left.
     LogError(std::string(code.status().message()));

@@ -63,9 +63,9 @@ class AdapterChurnTest : public testing::Test {
 
   fs::path PathOf(const Digest& digest) const { return dir_ / digest.Hex(); }
   // Whatever lies under the digest.
-  absl::StatusOr<std::string> Content(const Digest& digest) const {
+  absl::StatusOr<HeldBytes> Content(const Digest& digest) const {
     std::ifstream in(PathOf(digest), std::ios::binary);
-    return std::string(std::istreambuf_iterator<char>(in), {});
+    return Hold(std::string(std::istreambuf_iterator<char>(in), {}));
   }
   // Adapter i of as many as one likes: contents take turns, digests do not.
   static Digest DigestOf(uint32_t i) { return Sha256Of(absl::StrCat("adapter ", i)); }

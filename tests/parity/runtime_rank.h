@@ -146,9 +146,9 @@ class RuntimeRank {
                                   LoraSharding::kReplicated, DType::kF32, geometry_.page_bytes);
   }
   // Whatever lies under the digest.
-  absl::StatusOr<std::string> Content(const Digest& digest) const {
+  absl::StatusOr<HeldBytes> Content(const Digest& digest) const {
     std::ifstream in(dir_ / digest.Hex(), std::ios::binary);
-    return std::string(std::istreambuf_iterator<char>(in), {});
+    return Hold(std::string(std::istreambuf_iterator<char>(in), {}));
   }
   std::optional<Completion> Do(decltype(Command::kind) kind) {
     auto completion = runtime_->Start({CommandId(++commands_), {attach_, 1}, std::move(kind)});

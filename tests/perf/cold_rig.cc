@@ -92,7 +92,7 @@ absl::Status ColdRig::MakeModel() {
   ASSIGN_OR_RETURN(from_, lane_->AllocateHost(adapter_bytes(), "bench"));
   ASSIGN_OR_RETURN(to_, backend.device->Allocate(adapter_bytes(), "bench"));
   AdapterTiers tiers;
-  tiers.read = [this](const Digest& digest) { return contents_.at(digest); };
+  tiers.read = [this](const Digest& digest) { return Hold(contents_.at(digest)); };
   tiers.host_cache_bytes = uint64_t{kAdapters} * layout_->num_pages() * geometry_.page_bytes;
   ASSIGN_OR_RETURN(
       model_, LoadedModel::Create({options_.model, options_.dummy_weights, options_.dtype}, spec_,

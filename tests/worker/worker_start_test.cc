@@ -92,6 +92,7 @@ INSTANTIATE_TEST_SUITE_P(
                     BadStart{"CudaRanks", 2, {"--device", "cuda"}, "device=cuda:"},
                     BadStart{"Ranks", 7, {}, "tp_size=7"},
                     BadStart{"NoModel", 2, {"--model", "/nowhere"}, "/nowhere"},
+                    BadStart{"Store", 2, {"--object-store", "http://a"}, "object-store=http://a"},
                     BadStart{"Flag", 1, {"--device", "tpu"}, "tpu"}),
     [](const auto& info) { return info.param.name; });
 

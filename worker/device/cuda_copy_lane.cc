@@ -140,6 +140,8 @@ void CudaCopyLane::NotifyWhenDone(std::function<void(absl::Status)> done) {
     owned.release();
     return;
   }
+  // Copies may still run: whoever hears frees what they read and gives away what they write.
+  cudaStreamSynchronize(stream_);
   (*owned)(CudaStatus(error, "copy to the device"));
 }
 

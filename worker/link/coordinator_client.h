@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 #include "common/plan/plan.h"
-#include "worker/link/blob_cache.h"
+#include "worker/link/blobs/blob_source.h"
 #include "worker/link/inbox.h"
 
 namespace grpc {

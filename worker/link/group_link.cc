@@ -2,14 +2,17 @@
 
 #include <functional>
 #include <memory>
+#include <utility>
+#include <vector>
 
 #include "common/base/log.h"
 #include "common/base/status.h"
+#include "worker/link/blobs/object_blobs.h"
+#include "worker/link/blobs/prefetcher.h"
 #include "worker/link/coordinator_client.h"
 #include "worker/link/inbox.h"
 #include "worker/link/leader.h"
 #include "worker/link/member.h"
-#include "worker/link/prefetcher.h"
 #include "worker/link/signals.h"
 
 namespace rootstock {
@@ -37,6 +40,7 @@ absl::StatusOr<int> RunGroup(GroupBus& bus, CommandExecutor& executor, BlobCache
   const auto inbox = std::make_shared<Inbox>();
   std::shared_ptr<grpc::Channel> channel;
   std::unique_ptr<CoordinatorBlobs> blobs;
+  std::unique_ptr<ObjectBlobs> objects;
   std::unique_ptr<Prefetcher> prefetcher;
   if (leader || options.node_leader) channel = MakeChannel(options.coordinator);
   // What ends on other ranks is seen at a step or tick, or when the leader asks.
@@ -46,7 +50,12 @@ absl::StatusOr<int> RunGroup(GroupBus& bus, CommandExecutor& executor, BlobCache
   if (options.node_leader) {
     cache.SweepTemporaries();
     blobs = std::make_unique<CoordinatorBlobs>(channel);
-    prefetcher = std::make_unique<Prefetcher>(cache, *blobs, on_loaded);
+    std::vector<BlobSource*> sources = {blobs.get()};
+    if (!options.object_store.empty()) {
+      ASSIGN_OR_RETURN(objects, ObjectBlobs::Open(options.object_store));
+      sources.insert(sources.begin(), objects.get());
+    }
+    prefetcher = std::make_unique<Prefetcher>(cache, std::move(sources), on_loaded);
   }
   executor.adapters().NotifyWhenLoaded(on_loaded);
   std::function<void()> on_step_done;

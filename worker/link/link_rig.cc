@@ -39,7 +39,11 @@ absl::StatusOr<std::optional<Completion>> RecordingExecutor::Start(const Command
     return std::nullopt;
   } else if (std::holds_alternative<PrefetchAdapter>(command.kind)) {
     log.push_back(absl::StrCat("stage ", command.id.value));
-    beside_[command.id] = {std::nullopt, looks, absl::OkStatus()};
+    Work& work = beside_[command.id] = {std::nullopt, looks, absl::OkStatus()};
+    if (!stage_outcomes.empty()) {
+      work.outcome = stage_outcomes.front();
+      stage_outcomes.pop_front();
+    }
     if (looks == 0 && on_loaded_) on_loaded_();
     return std::nullopt;
   } else {
@@ -99,7 +103,7 @@ GroupInfo LinkRig::Info() const {
 
 int LinkRig::RunAt(const std::string& address) {
   BlobCache disk = Disk();
-  const auto code = RunGroup(bus, executor, disk, {address, first(), Info()});
+  const auto code = RunGroup(bus, executor, disk, {address, first(), Info(), object_store});
   EXPECT_TRUE(code.ok()) << code.status();
   return code.value_or(-1);
 }

@@ -41,6 +41,7 @@ class RecordingExecutor : public CommandExecutor, public AdapterWork {
   // "attach 1.2 seqs=64", "step 7 rows=2", "load 3", "stage 4", "abandon 3", … in order.
   std::vector<std::string> log;
   bool fail_loads = false;
+  std::deque<absl::Status> stage_outcomes;  // of the next prefetches; good when there are none
   int looks = 0;  // at a load or a prefetch before it has ended; 0: it ends at once and says so
   std::function<bool()> held;  // while it says so nothing of them ends
   bool was_in_host = false;
@@ -93,6 +94,7 @@ class LinkRig {
   RecordingExecutor executor;
   std::filesystem::path cache;
   uint64_t disk_cache_bytes = uint64_t{1} << 30;
+  std::string object_store;
 };
 
 }  // namespace rootstock

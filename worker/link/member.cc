@@ -43,45 +43,8 @@ absl::StatusOr<Answers> Member::Handle(const BusMessage& message) {
     case BusKind::kExit:
       break;
   }
-  if (!answers.completions.empty()) {
-    std::vector<TierChange>& told = answers.completions.front().tier_changes;
-    told.insert(told.end(), untold_.begin(), untold_.end());
-    untold_.clear();
-  }
+  for (Completion& completion : answers.completions) TellChanges(completion);
   return answers;
-}
-
-absl::StatusOr<AttachReport> Member::Attach(const std::string& bytes) {
-  beside_.clear();
-  waits_for_others_ = false;
-  if (prefetcher_ != nullptr) prefetcher_->ForgetAll();
-  cache_.UnpinAll();
-  v1::AttachOrder wire;
-  wire.ParseFromString(bytes);
-  ASSIGN_OR_RETURN(const AttachOrder order, FromProto(wire));
-  absl::StatusOr<AttachReport> report = executor_.Attach(order.epoch, order.limits);
-  RETURN_IF_ERROR(bus_.Agree(report.status()));
-  // Loads are conjunctions, so all ranks hold the same adapters; anything else is a bug of ours.
-  v1::AttachReport mine;
-  ToProto(*report, &mine);
-  for (const std::string& other : bus_.AllGather(mine.SerializeAsString())) {
-    if (other == mine.SerializeAsString()) continue;
-    return absl::InternalError("tp_ranks report different adapters or pages at attach");
-  }
-  TakeChangesHere();
-  untold_.clear();
-  std::vector<TierChange> held = executor_.adapters().HostTier();
-  if (prefetcher_ != nullptr) {
-    const std::vector<TierChange> on_disk = cache_.List();
-    held.insert(held.end(), on_disk.begin(), on_disk.end());
-  }
-  const std::vector<std::string> leaders = bus_.AllGatherEqual(prefetcher_ != nullptr ? "L" : "-");
-  tiers_.Reset(bus_.tp_size(), static_cast<int>(std::count(leaders.begin(), leaders.end(), "L")));
-  const std::vector<std::string> all = bus_.AllGather(EncodeChanges(held));
-  for (int r = 0; r < bus_.tp_size(); ++r) tiers_.Apply(r, DecodeChanges(all[r]));
-  tiers_.TakeChanges();
-  report->cached = tiers_.List();
-  return report;
 }
 
 absl::Status Member::Run(const std::string& bytes, Answers& answers) {
@@ -269,6 +232,7 @@ absl::StatusOr<bool> Member::GoOn(Beside& work, bool failed, Answers& answers) {
   }
   Completion completion{id, failed ? bus_.Agree(OutcomeHere(work)) : absl::OkStatus(), {}};
   if (!work.on_node) RETURN_IF_ERROR(executor_.adapters().Settle(id, completion.outcome));
+  if (FetchAgain(work, completion.outcome)) return false;
   if (prefetch != nullptr && completion.outcome.ok()) {
     completion.source = work.source;
     completion.bytes = work.bytes;
@@ -278,20 +242,16 @@ absl::StatusOr<bool> Member::GoOn(Beside& work, bool failed, Answers& answers) {
   return true;
 }
 
-std::vector<TierChange> Member::TakeChangesHere() {
-  std::vector<TierChange> out = executor_.adapters().TakeHostChanges();
-  if (prefetcher_ != nullptr) {
-    const std::vector<TierChange> disk = cache_.TakeChanges();
-    out.insert(out.end(), disk.begin(), disk.end());
-  }
-  return out;
-}
-
-void Member::ShareChanges(const std::vector<TierChange>& mine) {
-  const std::vector<std::string> all = bus_.AllGather(EncodeChanges(mine));
-  for (int r = 0; r < bus_.tp_size(); ++r) tiers_.Apply(r, DecodeChanges(all[r]));
-  const std::vector<TierChange> joint = tiers_.TakeChanges();
-  untold_.insert(untold_.end(), joint.begin(), joint.end());
+// The rank that found it so has removed it, and others may not find it any more.
+bool Member::FetchAgain(Beside& work, const absl::Status& outcome) {
+  const auto* prefetch = std::get_if<PrefetchAdapter>(&work.command.kind);
+  const auto detail = GetErrorDetail(outcome);
+  const bool spoilt = absl::IsNotFound(outcome) || (absl::IsDataLoss(outcome) && detail &&
+                                                    detail->reason == Reason::kDigestMismatch);
+  if (prefetch == nullptr || work.on_node || work.again || !spoilt) return false;
+  work.on_node = work.again = true;
+  if (prefetcher_ != nullptr) prefetcher_->Start(work.command.id, prefetch->digest);
+  return true;
 }
 
 }  // namespace rootstock

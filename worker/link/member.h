@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "worker/link/blobs/prefetcher.h"
 #include "worker/link/executor.h"
 #include "worker/link/group_bus.h"
-#include "worker/link/prefetcher.h"
 #include "worker/link/tier_view.h"
 
 namespace rootstock {
@@ -41,6 +41,7 @@ class Member {
   struct Beside {
     Command command;
     bool on_node = false;  // a Prefetch whose content is not yet on every node
+    bool again = false;    // for the second time: it was spoilt when a rank read it
     FetchSource source = FetchSource::kNone;
     uint64_t bytes = 0;
   };
@@ -64,7 +65,12 @@ class Member {
   absl::Status OutcomeHere(const Beside& work);
   // Of its part that has ended on every rank; whether all of it has.
   absl::StatusOr<bool> GoOn(Beside& work, bool failed, Answers& answers);
+  // Content that was spoilt on a node's disk comes from elsewhere, once.
+  bool FetchAgain(Beside& work, const absl::Status& outcome);
   void ShareChanges(const std::vector<TierChange>& mine);
+  // What fits a message; the rest goes with completions.
+  std::vector<CachedAdapter> Tell(std::vector<CachedAdapter> cached);
+  void TellChanges(Completion& completion);
   std::vector<TierChange> TakeChangesHere();
 
   GroupBus& bus_;
@@ -76,7 +82,7 @@ class Member {
   std::deque<Beside> beside_;
   bool waits_for_others_ = false;
   TierView tiers_;
-  std::vector<TierChange> untold_;  // for the next completion
+  std::deque<TierChange> untold_;  // for the next completions
 };
 
 }  // namespace rootstock

@@ -4,16 +4,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <fstream>
 #include <future>
 #include <map>
 #include <sstream>
 
 #include "common/base/status.h"
-#include "worker/link/blob_cache.h"
+#include "worker/link/blobs/blob_cache.h"
 #include "worker/link/link_rig.h"
-#include "worker/link/prefetcher.h"
 
 namespace rootstock {
 namespace {
@@ -58,52 +56,6 @@ TEST(Prefetch, NeverDelaysAStep) {
         coordinator.before_fetch = [gone](const Digest&) { gone.wait(); };
       });
   EXPECT_EQ(code, 0);
-}
-
-// Gives what it is asked for when `gate` opens for it.
-class GatedSource : public BlobSource {
- public:
-  FetchSource kind() const override { return FetchSource::kCoordinator; }
-  absl::Status Fetch(const Digest& digest, const BlobSink& sink) override {
-    entered.at(digest).set_value();
-    gates.at(digest).get_future().wait();
-    const std::string& content = contents.at(digest);
-    if (content == "absent") return absl::NotFoundError("no such content");
-    RETURN_IF_ERROR(sink.begin(content.size()));
-    return sink.write(content);
-  }
-  void Cancel() override {}
-  std::map<Digest, std::string> contents;
-  std::map<Digest, std::promise<void>> entered, gates;
-};
-
-// Command ids begin anew at an attach; a fetch of before may end after it.
-TEST(Prefetch, AnEarlierAttachsFetchIsNoOutcomeOfALaterOne) {
-  LinkRig rig;
-  BlobCache cache = rig.Disk();
-  GatedSource source;
-  const Digest old = Sha256Of("old");
-  const Digest fresh = Sha256Of("fresh");
-  source.contents = {{old, "absent"}, {fresh, "fresh"}};
-  for (const Digest& digest : {old, fresh}) {
-    source.entered[digest];
-    source.gates[digest];
-  }
-  std::atomic<int> ended = 0;
-  Prefetcher prefetcher(cache, source, [&] {
-    ++ended;
-    ended.notify_all();
-  });
-  prefetcher.Start(CommandId(1), old);
-  source.entered.at(old).get_future().wait();
-  prefetcher.ForgetAll();
-  prefetcher.Start(CommandId(1), fresh);
-  source.gates[old].set_value();
-  ended.wait(0);
-  EXPECT_FALSE(prefetcher.OutcomeOf(CommandId(1)).has_value());
-  source.gates[fresh].set_value();
-  ended.wait(1);
-  EXPECT_TRUE(prefetcher.OutcomeOf(CommandId(1))->ok());
 }
 
 // FAULTS D8: the node's copy is shared, and goes when every rank has read it, however late.

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
+#include "common/objects/object_store.h"
 #include "worker/parallel/make_communicator.h"
 
 namespace rootstock {
@@ -25,6 +26,13 @@ absl::StatusOr<DType> WeightType(const WorkerOptions& options, bool cuda) {
             cuda ? ", rounded; --dtype f32 keeps them exactly" : ", exactly");
   }
   return kept;
+}
+
+absl::Status CheckObjectStore(const WorkerOptions& options) {
+  const std::string& uri = options.object_uri;
+  if (uri.empty() || ParseStoreUri(uri).ok()) return absl::OkStatus();
+  return InvalidField(Reason::kConfigInvalid, "object-store", uri,
+                      "must be file:///DIR or s3://BUCKET/PREFIX");
 }
 
 // auto: where this build and host can, for every rank of the host.
@@ -82,6 +90,7 @@ DType AutoWeightType(DType files, bool cuda) {
 
 absl::StatusOr<ModelPlan> PlanModel(const WorkerOptions& options, int tp_size,
                                     const HostPlace& place) {
+  RETURN_IF_ERROR(CheckObjectStore(options));
   ModelPlan plan;
   ASSIGN_OR_RETURN(plan.spec, LoadModelSpec(options.model));
   ASSIGN_OR_RETURN(plan.tp, MakeTpPlan(plan.spec, tp_size));

@@ -156,11 +156,9 @@ absl::StatusOr<std::shared_ptr<HostImage>> TierLoader::MakeRoom(uint32_t num_pag
 
 absl::StatusOr<TierLoader::Image> TierLoader::Build(const HostImageKey& key, LoraSharding sharding,
                                                     bool for_load) {
-  ASSIGN_OR_RETURN(const std::string bytes, parts_.read(key.digest));
-  ASSIGN_OR_RETURN(
-      const CanonicalAdapter content,
-      CanonicalAdapter::Parse({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()},
-                              parts_.spec));
+  ASSIGN_OR_RETURN(const HeldBytes held, parts_.read(key.digest));
+  ASSIGN_OR_RETURN(const CanonicalAdapter content,
+                   CanonicalAdapter::Parse(held.bytes, parts_.spec));
   ASSIGN_OR_RETURN(AdapterLayout layout,
                    AdapterLayout::Create(parts_.spec, content.spec(), parts_.tp, sharding,
                                          parts_.compute_dtype, parts_.page_bytes));

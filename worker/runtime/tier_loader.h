@@ -8,11 +8,11 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "common/base/held_bytes.h"
 #include "common/model/model_spec.h"
 #include "common/tp/tp.h"
 #include "worker/device/copy_lane.h"
@@ -34,7 +34,7 @@ struct LoaderParts {
   HostCache* cache = nullptr;  // borrowed
   // The content, verified by digest; an error when it is not on this node, or spoilt.
   // *Thread-safe.*
-  std::function<absl::StatusOr<std::string>(const Digest&)> read;
+  std::function<absl::StatusOr<HeldBytes>(const Digest&)> read;
   int build_threads = 1;
 };
 

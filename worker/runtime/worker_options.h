@@ -18,6 +18,7 @@ struct WorkerOptions {
   std::string load_format = "auto";
   uint32_t num_pages = 0;
   uint32_t page_tokens = 0;
+  std::string object_uri;
   std::string cache_dir;
   int64_t host_cache_bytes = -1;
   int64_t disk_cache_bytes = 0;

@@ -6,11 +6,12 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
-#include <string>
+#include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/digest.h"
+#include "common/base/held_bytes.h"
 
 namespace rootstock {
 
@@ -33,9 +34,13 @@ class BlobFile {
 
   uint64_t bytes() const { return bytes_; }
   // At the end of what was written.
-  absl::Status Write(const std::string& bytes);
-  // All of it.
-  absl::StatusOr<std::string> Read() const;
+  absl::Status Write(std::string_view bytes);
+  // Of all of it, read in pieces.
+  absl::StatusOr<Digest> Hash() const;
+  // All of `file`, as pages of the file that memory need not hold; the lock is held as long.
+  static absl::StatusOr<HeldBytes> Map(std::shared_ptr<const BlobFile> file);
+  // Unless something else is there by now: whether it did.
+  bool Remove() const;
 
  private:
   BlobFile(int fd, std::filesystem::path path, uint64_t bytes)

@@ -1,7 +1,8 @@
 // The disk tier of a node, within its budget and between its processes.
-#include "worker/link/blob_cache.h"
+#include "worker/link/blobs/blob_cache.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -41,6 +42,35 @@ class MemorySource : public BlobSource {
   std::function<void()> during;
   int fetches = 0;
 };
+
+std::string Text(const HeldBytes& held) { return {held.bytes.begin(), held.bytes.end()}; }
+
+// One piece over and over.
+class PieceSource : public BlobSource {
+ public:
+  PieceSource(std::string piece, uint64_t count) : piece_(std::move(piece)), count_(count) {}
+  FetchSource kind() const override { return FetchSource::kObject; }
+  absl::Status Fetch(const Digest&, const BlobSink& sink) override {
+    RETURN_IF_ERROR(sink.begin(piece_.size() * count_));
+    for (uint64_t i = 0; i < count_; ++i) RETURN_IF_ERROR(sink.write(piece_));
+    return absl::OkStatus();
+  }
+  void Cancel() override {}
+
+ private:
+  const std::string piece_;
+  const uint64_t count_;
+};
+
+// Of this process, as RLIMIT_DATA counts it.
+uint64_t DataBytes() {
+  std::ifstream status("/proc/self/status");
+  for (std::string word; status >> word;) {
+    uint64_t kilobytes = 0;
+    if (word == "VmData:" && status >> kilobytes) return kilobytes << 10;
+  }
+  return 0;
+}
 
 class BlobCacheTest : public testing::Test {
  protected:
@@ -87,7 +117,7 @@ TEST_F(BlobCacheTest, FetchesOnceAndReplacesWhatIsSpoilt) {
   EXPECT_EQ(source_.fetches, 1);
   std::ofstream(cache.PathOf(a)) << "truncated";
   EXPECT_EQ(cache.Ensure(a, source_)->source, FetchSource::kObject);
-  EXPECT_EQ(*cache.Read(a), std::string(1000, 'a'));
+  EXPECT_EQ(Text(*cache.Read(a)), std::string(1000, 'a'));
   // A process that starts trusts no file that it has not read.
   std::ofstream(cache.PathOf(a)) << std::string(1000, 'b');
   EXPECT_EQ(BlobCache(dir_, 1 << 20).Ensure(a, source_)->source, FetchSource::kObject);
@@ -107,6 +137,55 @@ TEST_F(BlobCacheTest, AFlippedBitIsFoundWhenItIsReadAndFetchedAgain) {
   EXPECT_EQ(cache.Read(a).status().code(), absl::StatusCode::kNotFound);
   ASSERT_TRUE(Ensure(cache, a));
   EXPECT_TRUE(cache.Read(a).ok());
+}
+
+// It takes the place of what was spoilt, and of a pin's file.
+TEST_F(BlobCacheTest, APinOutlivesASpoiltFile) {
+  BlobCache cache(dir_, 1500);
+  const Digest a = Add('a'), b = Add('b');
+  ASSERT_TRUE(Ensure(cache, a));
+  cache.Pin(a, true);
+  std::ofstream(cache.PathOf(a)) << "spoilt";
+  EXPECT_FALSE(cache.Read(a).ok());
+  EXPECT_FALSE(cache.TakeChanges().back().present);
+  ASSERT_TRUE(Ensure(cache, a));
+  EXPECT_FALSE(Ensure(cache, b));
+  EXPECT_TRUE(cache.Read(a).ok());
+}
+
+// What is mapped stays when its file goes, and is nobody else's while it is held.
+TEST_F(BlobCacheTest, BytesStayWhileTheyAreHeld) {
+  BlobCache cache(dir_, 1500);
+  const Digest a = Add('a'), b = Add('b'), empty = source_.Add("");
+  ASSERT_TRUE(Ensure(cache, a));
+  auto held = cache.Read(a);
+  ASSERT_TRUE(held.ok());
+  EXPECT_FALSE(Ensure(cache, b));
+  EXPECT_EQ(*cache.Remove(a), 1000u);
+  EXPECT_EQ(Text(*held), std::string(1000, 'a'));
+  EXPECT_TRUE(Ensure(cache, b));
+  ASSERT_TRUE(Ensure(cache, empty));
+  EXPECT_TRUE(cache.Read(empty)->bytes.empty());
+}
+
+// FAULTS I4: neither fetching nor reading holds a content in memory.
+TEST_F(BlobCacheTest, I4AContentIsNeverWholeInMemory) {
+  constexpr uint64_t kPieces = 192, kSpare = 64 << 20;
+  const std::string piece(1 << 20, 'p');
+  Sha256 hash;
+  for (uint64_t i = 0; i < kPieces; ++i) hash.Update(piece);
+  const Digest digest = hash.Finish();
+  PieceSource source(piece, kPieces);
+  EXPECT_EQ(InAnotherProcess([&] {
+              const rlimit limit{DataBytes() + kSpare, DataBytes() + kSpare};
+              if (setrlimit(RLIMIT_DATA, &limit) != 0) return 1;
+              if (!BlobCache(dir_, 1 << 30).Ensure(digest, source).ok()) return 2;
+              BlobCache cache(dir_, 1 << 30);  // which has not read it yet
+              if (cache.Ensure(digest, source)->source != FetchSource::kDisk) return 3;
+              const auto held = cache.Read(digest);
+              return held.ok() && held->bytes.size() == kPieces << 20 ? 0 : 4;
+            }),
+            0);
 }
 
 TEST_F(BlobCacheTest, BadContentLeavesNothing) {

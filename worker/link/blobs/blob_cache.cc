@@ -1,4 +1,4 @@
-#include "worker/link/blob_cache.h"
+#include "worker/link/blobs/blob_cache.h"
 
 #include <signal.h>
 #include <unistd.h>
@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cerrno>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -106,8 +107,8 @@ absl::StatusOr<std::shared_ptr<const BlobFile>> BlobCache::Find(const Digest& di
     const auto known = verified_.find(digest);
     if (known != verified_.end() && known->second == file->bytes()) return file;
   }
-  ASSIGN_OR_RETURN(const std::string bytes, file->Read());
-  if (Sha256Of(bytes) != digest) return nullptr;  // Download replaces it
+  const absl::StatusOr<Digest> hash = file->Hash();
+  if (!hash.ok() || *hash != digest) return nullptr;  // Download replaces it
   std::lock_guard lock(mutex_);
   verified_[digest] = file->bytes();
   return file;
@@ -161,8 +162,8 @@ absl::StatusOr<CachedBlob> BlobCache::Download(const Digest& digest, BlobSource&
     ASSIGN_OR_RETURN(file, Reserve(temporary, bytes));
     return absl::OkStatus();
   };
-  sink.write = [&](const std::string& bytes) {
-    hash.Update(bytes);
+  sink.write = [&](std::string_view bytes) {
+    hash.Update(std::span(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()));
     got += bytes.size();
     if (file == nullptr || got > file->bytes()) {
       return MakeError(absl::StatusCode::kDataLoss, Reason::kTruncated, "digest", digest.Short(),
@@ -193,17 +194,25 @@ absl::StatusOr<CachedBlob> BlobCache::Download(const Digest& digest, BlobSource&
   return CachedBlob{source.kind(), got, std::move(file)};
 }
 
-absl::StatusOr<std::string> BlobCache::Read(const Digest& digest) {
-  ASSIGN_OR_RETURN(const std::unique_ptr<BlobFile> file, BlobFile::Open(PathOf(digest)));
+absl::StatusOr<HeldBytes> BlobCache::Read(const Digest& digest) {
+  ASSIGN_OR_RETURN(std::shared_ptr<const BlobFile> file, BlobFile::Open(PathOf(digest)));
   if (file == nullptr) {
     return MakeError(absl::StatusCode::kNotFound, Reason::kIoError, "digest", digest.Short(),
                      "its content is not on this node; prefetch it first");
   }
-  ASSIGN_OR_RETURN(std::string bytes, file->Read());
-  if (Sha256Of(bytes) == digest) return bytes;
-  Remove(digest).IgnoreError();
+  const absl::StatusOr<Digest> hash = file->Hash();
+  if (hash.ok() && *hash == digest) return BlobFile::Map(std::move(file));
+  Discard(digest, *file);
+  RETURN_IF_ERROR(hash.status());
   return MakeError(absl::StatusCode::kDataLoss, Reason::kDigestMismatch, "digest", digest.Short(),
-                   absl::StrCat("its file of ", bytes.size(), " bytes was spoilt on this node"));
+                   absl::StrCat("its file of ", file->bytes(), " bytes was spoilt on this node"));
+}
+
+void BlobCache::Discard(const Digest& digest, const BlobFile& spoilt) {
+  if (!spoilt.Remove()) return;  // somebody else did
+  Note(digest, spoilt.bytes(), false);
+  std::lock_guard lock(mutex_);
+  if (const auto pin = pinned_.find(digest); pin != pinned_.end()) pin->second = nullptr;
 }
 
 absl::StatusOr<uint64_t> BlobCache::Remove(const Digest& digest) {

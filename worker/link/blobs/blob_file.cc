@@ -1,12 +1,17 @@
-#include "worker/link/blob_file.h"
+#include "worker/link/blobs/blob_file.h"
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <span>
+#include <utility>
+#include <vector>
 
 #include "common/base/status.h"
 
@@ -14,6 +19,7 @@ namespace rootstock {
 namespace {
 
 constexpr mode_t kMode = 0644;
+constexpr size_t kPieceBytes = 1 << 20;
 
 // Waits through signals.
 bool Lock(int fd, int operation) {
@@ -73,7 +79,7 @@ bool BlobFile::RemoveIfFree(const std::filesystem::path& path) {
 
 BlobFile::~BlobFile() { close(fd_); }
 
-absl::Status BlobFile::Write(const std::string& bytes) {
+absl::Status BlobFile::Write(std::string_view bytes) {
   size_t done = 0;
   while (done < bytes.size()) {
     const ssize_t n =
@@ -86,18 +92,36 @@ absl::Status BlobFile::Write(const std::string& bytes) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::string> BlobFile::Read() const {
-  std::string out(bytes_, '\0');
-  size_t done = 0;
-  while (done < out.size()) {
-    const ssize_t n = pread(fd_, out.data() + done, out.size() - done, static_cast<off_t>(done));
+absl::StatusOr<Digest> BlobFile::Hash() const {
+  std::vector<uint8_t> piece(std::min<uint64_t>(kPieceBytes, bytes_));
+  Sha256 hash;
+  for (uint64_t done = 0; done < bytes_;) {
+    const size_t want = std::min<uint64_t>(piece.size(), bytes_ - done);
+    const ssize_t n = pread(fd_, piece.data(), want, static_cast<off_t>(done));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return DiskError(path_, errno);
     if (n == 0) break;  // cut since it was opened
-    done += static_cast<size_t>(n);
+    hash.Update(std::span<const uint8_t>(piece.data(), static_cast<size_t>(n)));
+    done += static_cast<uint64_t>(n);
   }
-  out.resize(done);
-  return out;
+  return hash.Finish();
+}
+
+absl::StatusOr<HeldBytes> BlobFile::Map(std::shared_ptr<const BlobFile> file) {
+  const size_t bytes = file->bytes_;
+  if (bytes == 0) return HeldBytes{{}, std::move(file)};
+  void* const data = mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, file->fd_, 0);
+  if (data == MAP_FAILED) return DiskError(file->path_, errno);
+  std::shared_ptr<const void> owner(data, [file = std::move(file), bytes](const void* mapped) {
+    munmap(const_cast<void*>(mapped), bytes);
+  });
+  return HeldBytes{{static_cast<const uint8_t*>(data), bytes}, std::move(owner)};
+}
+
+bool BlobFile::Remove() const {
+  struct stat mine{}, there{};
+  return fstat(fd_, &mine) == 0 && stat(path_.c_str(), &there) == 0 &&
+         mine.st_ino == there.st_ino && mine.st_dev == there.st_dev && unlink(path_.c_str()) == 0;
 }
 
 DirectoryLock::DirectoryLock(const std::filesystem::path& dir)

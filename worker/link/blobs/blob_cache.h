@@ -3,38 +3,21 @@
 
 #include <condition_variable>
 #include <filesystem>
-#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <set>
-#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/digest.h"
+#include "common/base/held_bytes.h"
 #include "common/plan/plan.h"
-#include "worker/link/blob_file.h"
+#include "worker/link/blobs/blob_file.h"
+#include "worker/link/blobs/blob_source.h"
 
 namespace rootstock {
-
-// Takes content as it comes. An error ends the fetch with it.
-struct BlobSink {
-  // Once, before all bytes: how many there will be.
-  std::function<absl::Status(uint64_t total_bytes)> begin;
-  std::function<absl::Status(const std::string& bytes)> write;
-};
-
-// Where content comes from. *Thread-safe.*
-class BlobSource {
- public:
-  virtual ~BlobSource() = default;
-  virtual FetchSource kind() const = 0;
-  virtual absl::Status Fetch(const Digest& digest, const BlobSink& sink) = 0;
-  // Fetches that run and those to come end soon, with an error.
-  virtual void Cancel() = 0;
-};
 
 // Content that is there. While the lease lives no process of the node evicts the file.
 struct CachedBlob {
@@ -57,9 +40,9 @@ class BlobCache {
   // digest_mismatch or truncated when it gave other bytes; RESOURCE_EXHAUSTED with the numbers when
   // there is no room; io_error for the disk.
   absl::StatusOr<CachedBlob> Ensure(const Digest& digest, BlobSource& source);
-  // The content, verified. NOT_FOUND/io_error when absent; digest_mismatch when it is spoilt, and
-  // then it is gone.
-  absl::StatusOr<std::string> Read(const Digest& digest);
+  // The content, verified, as pages of its file. NOT_FOUND/io_error when absent; digest_mismatch,
+  // or io_error, when it is spoilt, and then it is gone, for Ensure to bring anew.
+  absl::StatusOr<HeldBytes> Read(const Digest& digest);
   // The bytes that were freed; absent is fine. Pins go too.
   absl::StatusOr<uint64_t> Remove(const Digest& digest);
   // Absent is fine: what comes later is pinned then.
@@ -80,6 +63,8 @@ class BlobCache {
   // Makes the file of `bytes`, which then count for the budget.
   absl::StatusOr<std::unique_ptr<BlobFile>> Reserve(const std::filesystem::path& temporary,
                                                     uint64_t bytes);
+  // Its pin stays, for what comes in its place.
+  void Discard(const Digest& digest, const BlobFile& spoilt);
   // Of what nobody holds; with the directory's lock.
   bool EvictOldest();
   void Note(const Digest& digest, uint64_t bytes, bool present);

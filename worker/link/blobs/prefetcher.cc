@@ -1,9 +1,14 @@
-#include "worker/link/prefetcher.h"
+#include "worker/link/blobs/prefetcher.h"
+
+#include <utility>
+
+#include "common/base/log.h"
 
 namespace rootstock {
 
-Prefetcher::Prefetcher(BlobCache& cache, BlobSource& source, std::function<void()> on_done)
-    : cache_(cache), source_(source), on_done_(std::move(on_done)) {}
+Prefetcher::Prefetcher(BlobCache& cache, std::vector<BlobSource*> sources,
+                       std::function<void()> on_done)
+    : cache_(cache), sources_(std::move(sources)), on_done_(std::move(on_done)) {}
 
 Prefetcher::~Prefetcher() {
   {
@@ -11,7 +16,7 @@ Prefetcher::~Prefetcher() {
     stopping_ = true;
   }
   changed_.notify_all();
-  source_.Cancel();
+  for (BlobSource* source : sources_) source->Cancel();
   for (std::thread& thread : threads_) thread.join();
 }
 
@@ -43,6 +48,17 @@ void Prefetcher::ForgetAll() {
   jobs_.clear();
 }
 
+absl::StatusOr<CachedBlob> Prefetcher::Fetch(const Digest& digest) {
+  absl::StatusOr<CachedBlob> out;
+  for (BlobSource* source : sources_) {
+    out = cache_.Ensure(digest, *source);
+    if (out.ok() || absl::IsResourceExhausted(out.status())) return out;
+    if (source == sources_.back() || absl::IsNotFound(out.status())) continue;
+    LogWarning(digest.Short(), " comes from elsewhere: ", std::string(out.status().message()));
+  }
+  return out;
+}
+
 void Prefetcher::Work() {
   std::unique_lock lock(mutex_);
   for (;;) {
@@ -53,7 +69,7 @@ void Prefetcher::Work() {
     const Job job = jobs_.front();
     jobs_.pop_front();
     lock.unlock();
-    absl::StatusOr<CachedBlob> outcome = cache_.Ensure(job.digest, source_);
+    absl::StatusOr<CachedBlob> outcome = Fetch(job.digest);
     lock.lock();
     const auto it = outcomes_.find(job.id);
     if (it != outcomes_.end() && it->second.number == job.number) {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "common/base/ids.h"
-#include "worker/link/blob_cache.h"
+#include "worker/link/blobs/blob_cache.h"
 
 namespace rootstock {
 
@@ -21,9 +21,10 @@ class Prefetcher {
  public:
   static constexpr size_t kMostThreads = 64;
 
-  // `on_done` is called on a fetching thread after each fetch. Borrowed until destruction, which
-  // cancels the source.
-  Prefetcher(BlobCache& cache, BlobSource& source, std::function<void()> on_done);
+  // A source is asked when those before it fail, unless it is this node that has no room. `on_done`
+  // is called on a fetching thread after each fetch. Borrowed until destruction, which cancels the
+  // sources.
+  Prefetcher(BlobCache& cache, std::vector<BlobSource*> sources, std::function<void()> on_done);
   ~Prefetcher();
   Prefetcher(const Prefetcher&) = delete;
   Prefetcher& operator=(const Prefetcher&) = delete;
@@ -47,9 +48,10 @@ class Prefetcher {
     std::optional<absl::StatusOr<CachedBlob>> result;
   };
   void Work();
+  absl::StatusOr<CachedBlob> Fetch(const Digest& digest);
 
   BlobCache& cache_;
-  BlobSource& source_;
+  const std::vector<BlobSource*> sources_;
   const std::function<void()> on_done_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;

@@ -1,0 +1,154 @@
+// Where content is looked for, and for whom it ends.
+#include "worker/link/blobs/prefetcher.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <filesystem>
+#include <future>
+#include <map>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+
+namespace rootstock {
+namespace {
+
+namespace fs = std::filesystem;
+
+fs::path TemporaryDir() {
+  return fs::temp_directory_path() / absl::StrCat("prefetcher.", getpid(), ".", std::rand());
+}
+
+// Gives what it is asked for when its gate opens.
+class GatedSource : public BlobSource {
+ public:
+  FetchSource kind() const override { return FetchSource::kCoordinator; }
+  absl::Status Fetch(const Digest& digest, const BlobSink& sink) override {
+    entered.at(digest).set_value();
+    gates.at(digest).get_future().wait();
+    const std::string& content = contents.at(digest);
+    if (content == "absent") return absl::NotFoundError("no such content");
+    RETURN_IF_ERROR(sink.begin(content.size()));
+    return sink.write(content);
+  }
+  void Cancel() override {}
+  std::map<Digest, std::string> contents;
+  std::map<Digest, std::promise<void>> entered, gates;
+};
+
+// Command ids begin anew at an attach; a fetch of before may end after it.
+TEST(Prefetcher, AnEarlierAttachsFetchIsNoOutcomeOfALaterOne) {
+  const fs::path dir = TemporaryDir();
+  BlobCache cache(dir, 1 << 20);
+  GatedSource source;
+  const Digest old = Sha256Of("old");
+  const Digest fresh = Sha256Of("fresh");
+  source.contents = {{old, "absent"}, {fresh, "fresh"}};
+  for (const Digest& digest : {old, fresh}) {
+    source.entered[digest];
+    source.gates[digest];
+  }
+  std::atomic<int> ended = 0;
+  Prefetcher prefetcher(cache, {&source}, [&] {
+    ++ended;
+    ended.notify_all();
+  });
+  prefetcher.Start(CommandId(1), old);
+  source.entered.at(old).get_future().wait();
+  prefetcher.ForgetAll();
+  prefetcher.Start(CommandId(1), fresh);
+  source.gates[old].set_value();
+  ended.wait(0);
+  EXPECT_FALSE(prefetcher.OutcomeOf(CommandId(1)).has_value());
+  source.gates[fresh].set_value();
+  ended.wait(1);
+  EXPECT_TRUE(prefetcher.OutcomeOf(CommandId(1))->ok());
+  fs::remove_all(dir);
+}
+
+// Answers each fetch alike.
+class PlainSource : public BlobSource {
+ public:
+  PlainSource(FetchSource kind, absl::Status status, std::string content = "")
+      : kind_(kind), status_(std::move(status)), content_(std::move(content)) {}
+  FetchSource kind() const override { return kind_; }
+  absl::Status Fetch(const Digest&, const BlobSink& sink) override {
+    ++fetches;
+    RETURN_IF_ERROR(status_);
+    RETURN_IF_ERROR(sink.begin(content_.size()));
+    return sink.write(content_);
+  }
+  void Cancel() override { ++cancels; }
+  std::atomic<int> fetches = 0, cancels = 0;
+
+ private:
+  const FetchSource kind_;
+  const absl::Status status_;
+  const std::string content_;
+};
+
+// The outcome of "content" from an object store, then the coordinator.
+absl::StatusOr<CachedBlob> FetchFrom(PlainSource& objects, PlainSource& coordinator,
+                                     uint64_t budget = 1 << 20) {
+  const fs::path dir = TemporaryDir();
+  absl::StatusOr<CachedBlob> out;
+  {
+    BlobCache cache(dir, budget);
+    std::atomic<int> ended = 0;
+    Prefetcher prefetcher(cache, {&objects, &coordinator}, [&] {
+      ++ended;
+      ended.notify_all();
+    });
+    prefetcher.Start(CommandId(1), Sha256Of("content"));
+    ended.wait(0);
+    out = *prefetcher.OutcomeOf(CommandId(1));
+  }
+  fs::remove_all(dir);
+  return out;
+}
+
+TEST(Prefetcher, TheObjectStoreGoesFirstAndTheCoordinatorIsNotAsked) {
+  PlainSource objects(FetchSource::kObject, absl::OkStatus(), "content");
+  PlainSource coordinator(FetchSource::kCoordinator, absl::OkStatus(), "content");
+  const auto got = FetchFrom(objects, coordinator);
+  ASSERT_TRUE(got.ok()) << got.status();
+  EXPECT_EQ(got->source, FetchSource::kObject);
+  EXPECT_EQ(coordinator.fetches, 0);
+  EXPECT_EQ(objects.cancels, 1);
+  EXPECT_EQ(coordinator.cancels, 1);
+}
+
+TEST(Prefetcher, WhatTheObjectStoreLacksSpoilsOrRefusesComesFromTheCoordinator) {
+  for (const auto& [status, content] : std::map<std::string, std::pair<absl::Status, std::string>>{
+           {"absent", {absl::NotFoundError("absent"), ""}},
+           {"down", {absl::UnavailableError("down"), ""}},
+           {"refused", {absl::PermissionDeniedError("refused"), ""}},
+           {"spoilt", {absl::OkStatus(), "contend"}}}) {
+    PlainSource objects(FetchSource::kObject, content.first, content.second);
+    PlainSource coordinator(FetchSource::kCoordinator, absl::OkStatus(), "content");
+    const auto got = FetchFrom(objects, coordinator);
+    ASSERT_TRUE(got.ok()) << status << got.status();
+    EXPECT_EQ(got->source, FetchSource::kCoordinator) << status;
+    EXPECT_EQ(objects.fetches, 1);
+  }
+}
+
+TEST(Prefetcher, WhereNobodyHasItTheCoordinatorsWordCounts) {
+  PlainSource objects(FetchSource::kObject, absl::UnavailableError("down"));
+  PlainSource coordinator(FetchSource::kCoordinator, absl::DataLossError("lost"));
+  EXPECT_EQ(FetchFrom(objects, coordinator).status(), absl::DataLossError("lost"));
+}
+
+TEST(Prefetcher, AFullDiskIsNoReasonToAskElsewhere) {
+  PlainSource objects(FetchSource::kObject, absl::OkStatus(), "content");
+  PlainSource coordinator(FetchSource::kCoordinator, absl::OkStatus(), "content");
+  const auto got = FetchFrom(objects, coordinator, /*budget=*/3);
+  EXPECT_EQ(got.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(coordinator.fetches, 0);
+}
+
+}  // namespace
+}  // namespace rootstock
