@@ -41,6 +41,7 @@ wanted_packages() {
   echo libgtest-dev libgmock-dev libbenchmark-dev                         # tests
   echo python3 python3-venv                                               # models, tests
   [ $bundle$tests = 00 ] || echo patchelf zstd                           # bundle
+  [ $tests = 0 ] || echo iproute2                                         # two machines
 }
 
 install_packages() {

@@ -3,11 +3,10 @@
 
 #include "kernels/activation/activation_cuda.h"
 #include "kernels/cuda/pdl.cuh"
+#include "kernels/cuda/vec.cuh"
 #include "kernels/lora/lora_device.cuh"
 
 namespace rootstock::kernels::cuda {
-
-__device__ __forceinline__ float Silu(float x) { return x / (1.0f + __expf(-x)); }
 
 // grid [tokens, n / block].
 template <typename T, bool kLora>
@@ -26,7 +25,7 @@ __global__ void __launch_bounds__(256)
     up += LoraDelta<T>(step, targets, splits, blockIdx.x, args.n + i);
   }
   static_cast<T*>(args.out)[static_cast<size_t>(token) * args.n + i] =
-      FromFloat<T>(Silu(gate) * up);
+      FromFloat<T>(SiluMulOne(gate, up));
 }
 
 }  // namespace rootstock::kernels::cuda

@@ -69,9 +69,10 @@ class ExpandLong {
   __device__ __forceinline__ void SetTile(const LoraTile& tile) {
     __syncthreads();
     const int i = threadIdx.x;
+    int stacked = 0;
     if (i < kExpandLongTokens) {
       shared_.row[i] = i < tile.count ? step_.rows[tile.first + i] : LoraRow{};
-      stacked_ = i < tile.count && shared_.row[i].sites != nullptr && shared_.row[i].next >= 0;
+      stacked = i < tile.count && shared_.row[i].sites != nullptr && shared_.row[i].next >= 0;
     }
     if (i / 16 < kMaxLoraTargets) {
       LoraSiteEntry site;
@@ -81,7 +82,7 @@ class ExpandLong {
       if (i % 16 == 0) shared_.site[i / 16] = site;
       shared_.b[i / 16][i % 16] = i % 16 < site.lora_rank ? __ldg(site.b + i % 16) : 0;
     }
-    stacked_ = __syncthreads_or(stacked_);
+    stacked_ = __syncthreads_or(stacked);
     GridDependencyWait();
     for (int t = 0; t < targets_.count; ++t) {
 #pragma unroll

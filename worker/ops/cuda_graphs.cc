@@ -62,8 +62,10 @@ absl::Status CudaOps::Prepare(const OpsLimits& limits) {
   capacity.sizes.tokens = limits.max_tokens;
   capacity.sizes.rows = limits.max_rows;
   capacity.sizes.outputs = limits.max_outputs;
-  capacity.sizes.groups = std::max(limits.max_rows, cuda::kDecodeTokens);
-  capacity.sizes.members = std::max(cuda::kDecodeMembers, 2 * capacity.sizes.tokens);
+  capacity.sizes.groups = MaxLoraGroups(limits.max_rows);
+  static_assert(kMaxStackedAdapters * cuda::kDecodeTokens <= cuda::kDecodeMembers);
+  capacity.sizes.members =
+      std::max(cuda::kDecodeMembers, kMaxStackedAdapters * capacity.sizes.tokens);
   capacity.tp_size = limits.tp_size;
   if (limits.tp_size > 1) {
     capacity.sizes.exchange =

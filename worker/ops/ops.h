@@ -67,6 +67,12 @@ enum class LoraView : uint8_t {
 };
 constexpr int kNumLoraViews = 3;
 
+// Adapters that may be summed at one position, and groups of all rows of a step.
+constexpr int kMaxStackedAdapters = 4;
+constexpr int MaxLoraGroups(int max_rows) {
+  return kMaxStackedAdapters * (max_rows > 64 ? max_rows : 64);
+}
+
 // Tokens that run with one adapter: its weights are read once for all of them.
 struct LoraGroup {
   std::span<const LoraSite> sites;         // [kNumLoraViews][num_layers][7], by Module

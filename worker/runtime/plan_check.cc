@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "worker/ops/ops.h"
 
 namespace rootstock {
 namespace {
@@ -29,6 +30,10 @@ absl::Status CheckSpans(const std::vector<AdapterSpan>& spans, const std::string
     if (open || span.begin < end || (span.end != 0 && span.end <= span.begin)) {
       return Bad(absl::StrCat(field, ".spans[", i, "].begin"), span.begin,
                  "spans must ascend without overlap");
+    }
+    if (span.adapters.size() > kMaxStackedAdapters) {
+      return Bad(absl::StrCat(field, ".spans[", i, "].adapters"), span.adapters.size(),
+                 absl::StrCat("a position runs with at most ", kMaxStackedAdapters));
     }
     for (const AdapterUse& use : span.adapters) {
       if (!std::isfinite(use.scale)) {
@@ -77,12 +82,13 @@ class RowCheck {
            const std::string& field)
       : row_(row), state_(state), eager_(eager), context_(context), field_(field) {}
 
-  absl::Status Check() const {
+  // Adds the row's adapters, span by span, to `uses`.
+  absl::Status Check(size_t& uses) const {
     RETURN_IF_ERROR(CheckTokens());
     RETURN_IF_ERROR(CheckPosition());
     RETURN_IF_ERROR(CheckPages());
     RETURN_IF_ERROR(CheckOutput());
-    return CheckAdapters();
+    return CheckAdapters(uses);
   }
 
  private:
@@ -175,9 +181,10 @@ class RowCheck {
     return absl::OkStatus();
   }
 
-  absl::Status CheckAdapters() const {
+  absl::Status CheckAdapters(size_t& uses) const {
     for (const AdapterSpan& span : state_.spec->spans) {
       if (span.begin >= end() || (span.end != 0 && span.end <= row_.position)) continue;
+      uses += span.adapters.size();
       for (const AdapterUse& use : span.adapters) {
         const bool loading = context_.loading->contains(use.adapter);
         if (eager_ && loading) continue;
@@ -216,6 +223,7 @@ absl::Status CheckPlan(const StepPlan& plan, const PlanContext& context) {
   }
   std::unordered_set<SequenceSlot> seen;
   uint64_t tokens = 0;
+  size_t uses = 0;
   for (size_t i = 0; i < plan.rows.size(); ++i) {
     const PlanRow& row = plan.rows[i];
     const std::string field = absl::StrCat("rows[", i, "]");
@@ -231,8 +239,13 @@ absl::Status CheckPlan(const StepPlan& plan, const PlanContext& context) {
     } else {
       return Bad(absl::StrCat(field, ".slot"), row.slot.value, "holds no sequence");
     }
-    RETURN_IF_ERROR(RowCheck(row, state, plan.eager, context, field).Check());
+    RETURN_IF_ERROR(RowCheck(row, state, plan.eager, context, field).Check(uses));
     tokens += row.query_len;
+  }
+  if (const int most = MaxLoraGroups(static_cast<int>(context.limits.max_num_seqs));
+      uses > static_cast<size_t>(most)) {
+    return Bad("rows.adapters", uses,
+               absl::StrCat("of all their spans are over the limit of ", most));
   }
   if (tokens > context.limits.max_num_batched_tokens) {
     return Bad(

@@ -30,6 +30,10 @@ NewSequence WithSpans(uint32_t slot, std::vector<AdapterSpan> spans) {
   return s;
 }
 
+std::vector<AdapterUse> Adapters(const Digest& digest, int count) {
+  return std::vector<AdapterUse>(count, {digest, 1.0f});
+}
+
 std::vector<Refusal> Refusals() {
   const Digest absent = Sha256Of("absent");
   return {
@@ -83,6 +87,21 @@ std::vector<Refusal> Refusals() {
        "rows[0].adapter"},
       {"SpansOverlap", [] { return StepPlan{{WithSpans(2, {{0, 3, {}}, {2, 0, {}}})}, {}}; },
        "new_sequences[0].spans[1].begin"},
+      {"FiveAdaptersAtOnePosition",
+       [absent] { return StepPlan{{WithSpans(2, {{0, 0, Adapters(absent, 5)}})}, {}}; },
+       "new_sequences[0].spans[0].adapters"},
+      {"MoreAdaptersThanAStepHolds",
+       [] {
+         const std::vector<AdapterUse> four = Adapters(Sha256Of("a"), 4);
+         NewSequence s = MakeSequence(2, 65, Greedy());
+         for (uint32_t i = 0; i < 65; ++i) s.spans.push_back({i, i + 1, four});
+         return StepPlan{
+             {s},
+             {Row(2, 0, Tokens(65, 5),
+                  Pages({9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25}),
+                  RowOutput::kNone)}};
+       },
+       "rows.adapters"},
       {"SpanAfterAnOpenOne", [] { return StepPlan{{WithSpans(2, {{0, 0, {}}, {2, 3, {}}})}, {}}; },
        "new_sequences[0].spans[1].begin"},
   };
