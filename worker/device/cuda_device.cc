@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "worker/device/architectures.h"
 #include "worker/device/cuda_copy_lane.h"
 
 namespace rootstock {
@@ -76,6 +77,8 @@ absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Create(int index) {
   device->index_ = index;
   cudaDeviceProp properties;
   RETURN_IF_ERROR(CudaStatus(cudaGetDeviceProperties(&properties, index), "device"));
+  RETURN_IF_ERROR(
+      CheckArchitectures(ROOTSTOCK_CUDA_ARCHITECTURES, properties.major, properties.minor));
   device->name_ = UuidText(properties.uuid);
   device->kind_ = properties.name;
   RETURN_IF_ERROR(
