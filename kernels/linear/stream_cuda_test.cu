@@ -3,7 +3,7 @@
 #include <cstring>
 #include <vector>
 
-#include "kernels/cuda/vec.cuh"
+#include "kernels/activation/activation_cuda.h"
 #include "kernels/linear/cuda_test_data.h"
 #include "kernels/linear/plain_cuda.h"
 #include "kernels/linear/stream_cuda.h"

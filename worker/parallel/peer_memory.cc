@@ -50,8 +50,10 @@ std::unique_ptr<PeerMemory> PeerMemory::Open(MPI_Comm comm, size_t buffer_bytes,
   if (!AllWell(comm, status)) return nullptr;
   std::vector<cudaIpcMemHandle_t> all(group.size);
   MPI_Allgather(&mine, sizeof(mine), MPI_BYTE, all.data(), sizeof(mine), MPI_BYTE, comm);
-  if (!AllWell(comm, out->OpenInboxes(all.data()))) return nullptr;
-  return out;
+  if (AllWell(comm, out->OpenInboxes(all.data()))) return out;
+  out->CloseInboxes();  // on all ranks before one frees its own
+  MPI_Barrier(comm);
+  return nullptr;
 }
 
 absl::Status PeerMemory::Allocate(size_t buffer_bytes, cudaStream_t stream) {
@@ -82,11 +84,17 @@ absl::Status PeerMemory::OpenInboxes(const cudaIpcMemHandle_t* handles) {
   return absl::OkStatus();
 }
 
-PeerMemory::~PeerMemory() {
+void PeerMemory::CloseInboxes() {
   for (int r = 0; r < group_.size; ++r) {
-    if (group_.inbox[r] == nullptr) continue;
-    r == group_.rank ? cudaFree(group_.inbox[r]) : cudaIpcCloseMemHandle(group_.inbox[r]);
+    if (r == group_.rank || group_.inbox[r] == nullptr) continue;
+    cudaIpcCloseMemHandle(group_.inbox[r]);
+    group_.inbox[r] = nullptr;
   }
+}
+
+PeerMemory::~PeerMemory() {
+  CloseInboxes();
+  cudaFree(group_.inbox[group_.rank]);
   cudaFree(group_.state);
   cudaFreeHost(words_);
 }

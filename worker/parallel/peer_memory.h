@@ -33,6 +33,7 @@ class PeerMemory {
   // What needs nobody else.
   absl::Status Allocate(size_t buffer_bytes, cudaStream_t stream);
   absl::Status OpenInboxes(const cudaIpcMemHandle_t* handles);
+  void CloseInboxes();
 
   kernels::cuda::PeerGroup group_;
   uint32_t* words_ = nullptr;  // pinned: [abort, stalled]
