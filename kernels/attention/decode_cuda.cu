@@ -200,8 +200,10 @@ std::unique_ptr<DecodeAttention> DecodeAttention::Make(const AttentionShapes& sh
        shapes.max_rows) *
       heads.num_kv_heads;
   if (status == cudaSuccess && (blocks == 0 || chunks * decode->blocks_ >= (size_t{1} << 32))) {
-    *error = "attention: " + std::to_string(shapes.max_rows) + " rows of " +
-             std::to_string(shapes.max_pages) + " pages are too many";
+    const int tokens = shapes.max_pages / std::max(shapes.max_rows, 1) * shapes.page_tokens;
+    *error = "attention: a step of max_num_seqs " + std::to_string(shapes.max_rows) +
+             " sequences of " + std::to_string(tokens) +
+             " tokens is too large: lower --max-num-seqs or --max-model-len of the coordinator";
     return nullptr;
   }
   decode->Arrange(chunks);
