@@ -154,6 +154,8 @@ absl::StatusOr<CollectiveStats> StepRig::CollectivesOf(const StepCase& c) {
 absl::StatusOr<StepRig::AfterLoad> StepRig::StepAfterLoad(const StepCase& c) {
   const auto alone = [&]() -> absl::StatusOr<double> {
     RETURN_IF_ERROR(backend_.device->Wait(backend_.device->Mark()));
+    // A step that names an adapter is sent when all ranks have loaded it.
+    RETURN_IF_ERROR(communicator_->Agree(absl::OkStatus()));
     const Clock::time_point start = Clock::now();
     RETURN_IF_ERROR(Start(c, 0));
     RETURN_IF_ERROR(Finish().status());
