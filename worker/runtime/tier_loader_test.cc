@@ -267,6 +267,37 @@ TEST_F(TierLoaderTest, ForgetAllWaitsForWhatRunsAndDropsTheRest) {
   ASSERT_TRUE(Load(MakeContent(7), 5).ok());
 }
 
+// Every build thread and the copying one at once, over a cache of two images.
+TEST_F(TierLoaderTest, AnyNumberUnderWayAtOnce) {
+  constexpr int kRounds = 20, kAtOnce = 6;
+  std::vector<Digest> contents;
+  for (int i = 0; i < 8; ++i) contents.push_back(MakeContent(i));
+  for (int round = 0; round < kRounds; ++round) {
+    std::vector<CommandId> loads, stages;
+    for (int i = 0; i < kAtOnce; ++i) {
+      const Digest& digest = contents[(round + 3 * i) % contents.size()];
+      loads.emplace_back(++commands_);
+      loader_->Load(loads.back(), LoadOf(digest, 1 + i * Layout().num_pages()));
+      stages.emplace_back(++commands_);
+      loader_->Stage(stages.back(), {contents[(round + i) % contents.size()], Layout().id(),
+                                     LoraSharding::kReplicated, true});
+      cache_->Pin(digest, (round + i) % 2 == 0);
+    }
+    if (round % 7 == 6) {
+      loader_->ForgetAll();
+      continue;
+    }
+    for (const CommandId id : loads) EXPECT_TRUE(End(id).ok());
+    for (const CommandId id : stages) EXPECT_TRUE(End(id).ok());
+    for (int i = 0; i < kAtOnce; ++i) {
+      ExpectPagesHold(contents[(round + 3 * i) % contents.size()], 1 + i * Layout().num_pages());
+    }
+    for (const CommandId id : stages) loader_->Forget(id);
+    for (const CommandId id : loads) loader_->Forget(id);
+    cache_->TakeChanges();
+  }
+}
+
 // FAULTS I4.
 TEST_F(TierLoaderTest, I4TheHostHoldsItsBudgetHoweverManyCome) {
   const uint64_t budget = uint64_t{2} * Layout().num_pages() * kPageBytes;

@@ -2,109 +2,19 @@
 #include "worker/link/blobs/blob_cache.h"
 
 #include <gtest/gtest.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <chrono>
+#include <filesystem>
 #include <fstream>
-#include <functional>
-#include <map>
 #include <utility>
+#include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "worker/link/blobs/blob_rig.h"
 
 namespace rootstock {
 namespace {
 
 namespace fs = std::filesystem;
-
-// Gives what is asked for, unless told otherwise.
-class MemorySource : public BlobSource {
- public:
-  FetchSource kind() const override { return FetchSource::kObject; }
-  absl::Status Fetch(const Digest& digest, const BlobSink& sink) override {
-    ++fetches;
-    const auto it = contents.find(digest);
-    if (it == contents.end()) return absl::NotFoundError("no such content");
-    RETURN_IF_ERROR(sink.begin(said_bytes != 0 ? said_bytes : it->second.size()));
-    if (during) during();
-    return sink.write(it->second);
-  }
-  void Cancel() override {}
-  Digest Add(const std::string& content) {
-    contents[Sha256Of(content)] = content;
-    return Sha256Of(content);
-  }
-  std::map<Digest, std::string> contents;
-  uint64_t said_bytes = 0;
-  std::function<void()> during;
-  int fetches = 0;
-};
-
-std::string Text(const HeldBytes& held) { return {held.bytes.begin(), held.bytes.end()}; }
-
-// One piece over and over.
-class PieceSource : public BlobSource {
- public:
-  PieceSource(std::string piece, uint64_t count) : piece_(std::move(piece)), count_(count) {}
-  FetchSource kind() const override { return FetchSource::kObject; }
-  absl::Status Fetch(const Digest&, const BlobSink& sink) override {
-    RETURN_IF_ERROR(sink.begin(piece_.size() * count_));
-    for (uint64_t i = 0; i < count_; ++i) RETURN_IF_ERROR(sink.write(piece_));
-    return absl::OkStatus();
-  }
-  void Cancel() override {}
-
- private:
-  const std::string piece_;
-  const uint64_t count_;
-};
-
-// Of this process, as RLIMIT_DATA counts it.
-uint64_t DataBytes() {
-  std::ifstream status("/proc/self/status");
-  for (std::string word; status >> word;) {
-    uint64_t kilobytes = 0;
-    if (word == "VmData:" && status >> kilobytes) return kilobytes << 10;
-  }
-  return 0;
-}
-
-class BlobCacheTest : public testing::Test {
- protected:
-  BlobCacheTest()
-      : dir_(fs::temp_directory_path() / absl::StrCat("blob_cache.", getpid(), ".", std::rand())) {}
-  ~BlobCacheTest() override { fs::remove_all(dir_); }
-  // Of 1000 bytes.
-  Digest Add(char c) { return source_.Add(std::string(1000, c)); }
-  bool Ensure(BlobCache& cache, const Digest& digest) { return cache.Ensure(digest, source_).ok(); }
-  // As if its last use were `seconds` ago.
-  void Age(const BlobCache& cache, const Digest& digest, int seconds) {
-    fs::last_write_time(cache.PathOf(digest),
-                        fs::file_time_type::clock::now() - std::chrono::seconds(seconds));
-  }
-  size_t FileCount() const {
-    size_t count = 0;
-    for (const auto& entry : fs::directory_iterator(dir_)) {
-      count += entry.path().filename() == ".lock" ? 0 : 1;
-    }
-    return count;
-  }
-  // What `call` returns in another process of the node.
-  template <typename Call>
-  int InAnotherProcess(Call call) {
-    const pid_t pid = fork();
-    if (pid == 0) _exit(call());
-    int status = 0;
-    EXPECT_EQ(waitpid(pid, &status, 0), pid);
-    return WEXITSTATUS(status);
-  }
-
-  const fs::path dir_;
-  MemorySource source_;
-};
 
 TEST_F(BlobCacheTest, FetchesOnceAndReplacesWhatIsSpoilt) {
   BlobCache cache(dir_, 1 << 20);
@@ -151,41 +61,6 @@ TEST_F(BlobCacheTest, APinOutlivesASpoiltFile) {
   ASSERT_TRUE(Ensure(cache, a));
   EXPECT_FALSE(Ensure(cache, b));
   EXPECT_TRUE(cache.Read(a).ok());
-}
-
-// What is mapped stays when its file goes, and is nobody else's while it is held.
-TEST_F(BlobCacheTest, BytesStayWhileTheyAreHeld) {
-  BlobCache cache(dir_, 1500);
-  const Digest a = Add('a'), b = Add('b'), empty = source_.Add("");
-  ASSERT_TRUE(Ensure(cache, a));
-  auto held = cache.Read(a);
-  ASSERT_TRUE(held.ok());
-  EXPECT_FALSE(Ensure(cache, b));
-  EXPECT_EQ(*cache.Remove(a), 1000u);
-  EXPECT_EQ(Text(*held), std::string(1000, 'a'));
-  EXPECT_TRUE(Ensure(cache, b));
-  ASSERT_TRUE(Ensure(cache, empty));
-  EXPECT_TRUE(cache.Read(empty)->bytes.empty());
-}
-
-// FAULTS I4: neither fetching nor reading holds a content in memory.
-TEST_F(BlobCacheTest, I4AContentIsNeverWholeInMemory) {
-  constexpr uint64_t kPieces = 192, kSpare = 64 << 20;
-  const std::string piece(1 << 20, 'p');
-  Sha256 hash;
-  for (uint64_t i = 0; i < kPieces; ++i) hash.Update(piece);
-  const Digest digest = hash.Finish();
-  PieceSource source(piece, kPieces);
-  EXPECT_EQ(InAnotherProcess([&] {
-              const rlimit limit{DataBytes() + kSpare, DataBytes() + kSpare};
-              if (setrlimit(RLIMIT_DATA, &limit) != 0) return 1;
-              if (!BlobCache(dir_, 1 << 30).Ensure(digest, source).ok()) return 2;
-              BlobCache cache(dir_, 1 << 30);  // which has not read it yet
-              if (cache.Ensure(digest, source)->source != FetchSource::kDisk) return 3;
-              const auto held = cache.Read(digest);
-              return held.ok() && held->bytes.size() == kPieces << 20 ? 0 : 4;
-            }),
-            0);
 }
 
 TEST_F(BlobCacheTest, BadContentLeavesNothing) {
