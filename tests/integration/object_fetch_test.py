@@ -71,6 +71,23 @@ class Directory(Objects, unittest.TestCase):
         self.start()
 
 
+    def test_what_a_nodes_disk_spoils_comes_again(self):
+        pages = 16
+        self.cluster.start_group(2, "--object-store", self.uri, "--host-cache-bytes", "0",
+                                 "--page-tokens", "16", "--num-pages", str(pages))
+        digest = self.upload("plain", "ok-plain-qv")
+        self.check_answers("plain", "ok-plain-qv")
+        # An answer whose KV takes every page: the adapter is on the disk alone.
+        self.assertEqual(self.cluster.generate("base", [1], 16 * (pages - 1)).code, 0)
+        self.assertEqual(self.cluster.group()["resident_adapters"], [])
+        cached = self.cluster.folder / "g0.cache/adapters" / digest
+        content = cached.read_bytes()
+        cached.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        self.check_answers("plain", "ok-plain-qv")
+        self.assertEqual(self.loads(), {"object": 2, "coordinator": 0})
+        self.assertEqual(cached.read_bytes(), content)
+
+
 class Bucket(Objects, unittest.TestCase):
     """s3://, of a real server that checks signatures."""
 
