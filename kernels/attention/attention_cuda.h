@@ -41,7 +41,7 @@ struct AttentionShapes {
 class PagedAttention {
  public:
   virtual ~PagedAttention() = default;
-  // May enqueue copies to the device; doesn't wait. Empty on success.
+  // May enqueue uploads on `stream`, ahead of what Runs enqueue; doesn't wait. Empty on success.
   virtual std::string Plan(const AttentionBatch& batch, cudaStream_t stream) = 0;
   // q at qkv [tokens, (num_heads + 2 · num_kv_heads) · head_dim]; out [tokens, num_heads ·
   // head_dim].

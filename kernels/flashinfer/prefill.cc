@@ -6,6 +6,7 @@
 
 #include "kernels/flashinfer/call.h"
 #include "kernels/flashinfer/plan.h"
+#include "kernels/upload/upload_cuda.h"
 
 namespace rootstock::kernels::cuda {
 namespace {
@@ -14,8 +15,8 @@ std::string Describe(const char* what, cudaError_t error) {
   return error == cudaSuccess ? "" : std::string(what) + ": " + cudaGetErrorString(error);
 }
 
-// Integers on their way to the device: written to pinned memory, copied in stream order. Two
-// buffers by turns, so that the last step's copy need not be over. One thread.
+// Integers on their way to the device: written to pinned memory, uploaded in stream order. Two
+// buffers by turns, so that the last step's upload need not be over. One thread.
 class Staging {
  public:
   ~Staging() {
@@ -53,8 +54,7 @@ class Staging {
     return host;
   }
   cudaError_t Send(cudaStream_t stream) {
-    const cudaError_t error = cudaMemcpyAsync(device_, host_[turn_], used_ * sizeof(int32_t),
-                                              cudaMemcpyHostToDevice, stream);
+    const cudaError_t error = Upload(device_, host_[turn_], used_ * sizeof(int32_t), stream);
     return error == cudaSuccess ? cudaEventRecord(copied_[turn_], stream) : error;
   }
 

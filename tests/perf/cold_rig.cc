@@ -162,6 +162,11 @@ absl::StatusOr<double> ColdRig::Load(int adapter) {
 absl::Status ColdRig::Drop(int adapter) { return Begin(DropAdapter{digests_[adapter]}).status(); }
 
 absl::StatusOr<double> ColdRig::FirstToken(int adapter, bool cold) {
+  RETURN_IF_ERROR(RunPrompt(0, /*cold=*/false).status());
+  return RunPrompt(adapter, cold);
+}
+
+absl::StatusOr<double> ColdRig::RunPrompt(int adapter, bool cold) {
   const SequenceSlot slot(options_.rows);
   NewSequence sequence;
   sequence.slot = slot;

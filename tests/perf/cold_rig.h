@@ -30,7 +30,8 @@ class ColdRig {
   absl::StatusOr<double> Load(int adapter);
   absl::Status Drop(int adapter);
   // Seconds to the first token of a prompt with the adapter; cold: the load is ordered with it, and
-  // has ended when this returns.
+  // has ended when this returns. Right behind another such prompt with the first adapter, which is
+  // on the device: so the device's clocks are the same, cold or not.
   absl::StatusOr<double> FirstToken(int adapter, bool cold);
   // Runs the prompts of the decoding rows.
   absl::Status StartRows();
@@ -47,6 +48,7 @@ class ColdRig {
   LoadAdapter LoadOf(int adapter) const;
   absl::StatusOr<CommandId> Begin(decltype(Command::kind) kind);
   absl::Status Run(StepPlan plan);
+  absl::StatusOr<double> RunPrompt(int adapter, bool cold);
   // Starts, settles and drops as what is under way allows.
   absl::Status TurnLoads();
 

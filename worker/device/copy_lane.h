@@ -33,6 +33,7 @@ class CopyLane {
   // RESOURCE_EXHAUSTED/no_memory. *Thread-safe.*
   virtual absl::StatusOr<DeviceBuffer> AllocateHost(size_t bytes, const std::string& purpose) = 0;
   // Of the device, for copies of this lane. Not zeroed. RESOURCE_EXHAUSTED/no_memory.
+  // *Thread-safe.*
   virtual absl::StatusOr<DeviceBuffer> Allocate(size_t bytes, const std::string& purpose) = 0;
   // Enqueues them.
   virtual absl::Status Copy(std::span<const CopyRun> runs) = 0;
@@ -41,8 +42,8 @@ class CopyLane {
   // Calls `done`, on any thread, when all copies so far have run, or failed. `done` calls nothing
   // of the device or the lane.
   virtual void NotifyWhenDone(std::function<void(absl::Status)> done) = 0;
-  // What the device's steps enqueue from now on runs behind the mark; waits for nothing. *Step
-  // thread only.*
+  // What the device's steps enqueue from now on runs behind the mark; waits for nothing, and costs
+  // the device nothing where the mark has passed. *Step thread only.*
   virtual absl::Status FollowInStep(const Mark& mark) = 0;
   // How long steps stood still behind marks, of those that have run since the last call. *Step
   // thread only.*

@@ -16,6 +16,13 @@ void FreePinned(void* data, size_t) { cudaFreeHost(data); }
 // To the pool, without waiting: the owner frees only what no running step or copy names.
 void FreeTables(void* data, size_t) { cudaFreeAsync(data, nullptr); }
 
+// That it has not passed yet is no error of a step's.
+bool Passed(cudaEvent_t event) {
+  if (cudaEventQuery(event) == cudaSuccess) return true;
+  if (cudaPeekAtLastError() == cudaErrorNotReady) cudaGetLastError();
+  return false;
+}
+
 using Done = std::function<void(absl::Status)>;
 
 void CUDART_CB TellAndDelete(cudaStream_t, cudaError_t error, void* done) {
@@ -147,6 +154,7 @@ void CudaCopyLane::NotifyWhenDone(std::function<void(absl::Status)> done) {
 
 absl::Status CudaCopyLane::FollowInStep(const Mark& mark) {
   const auto event = static_cast<cudaEvent_t>(const_cast<void*>(mark.get()));
+  if (Passed(event)) return absl::OkStatus();
   ASSIGN_OR_RETURN(const cudaEvent_t before, timers_.Take());
   ASSIGN_OR_RETURN(const cudaEvent_t behind, timers_.Take());
   stalls_.emplace_back(before, behind);
@@ -159,11 +167,7 @@ double CudaCopyLane::TakeStallSeconds() {
   double seconds = 0;
   for (; !stalls_.empty(); stalls_.pop_front()) {
     const auto [before, behind] = stalls_.front();
-    if (cudaEventQuery(behind) != cudaSuccess) {
-      // That it has not run yet is no error of a step's.
-      if (cudaPeekAtLastError() == cudaErrorNotReady) cudaGetLastError();
-      break;
-    }
+    if (!Passed(behind)) break;
     float ms = 0;
     cudaEventElapsedTime(&ms, before, behind);
     seconds += 1e-3 * ms;

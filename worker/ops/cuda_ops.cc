@@ -74,7 +74,8 @@ absl::Status CudaOps::Enter(const StepSizes& sizes, int max_q_len) {
   batch.num_rows = sizes.rows;
   batch.num_tokens = sizes.tokens;
   batch.max_q_len = max_q_len;
-  Check("attention", attention_->Plan(batch, device_.stream()));
+  Check("attention", attention_->Plan(batch, step_->upload_stream()));
+  RETURN_IF_ERROR(step_->FollowUploads());
   return error_;
 }
 

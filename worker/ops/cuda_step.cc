@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "kernels/lora/lora_rows.h"
+#include "kernels/upload/upload_cuda.h"
 
 namespace rootstock {
 namespace {
@@ -60,7 +61,7 @@ absl::StatusOr<std::unique_ptr<CudaStep>> CudaStep::Create(CudaDevice& device,
   const size_t bytes = BytesOf(capacity);
   ASSIGN_OR_RETURN(step->buffer_, device.Allocate(bytes, "step data"));
   RETURN_IF_ERROR(
-      CudaStatus(cudaStreamCreateWithFlags(&step->copy_stream_, cudaStreamNonBlocking), "stream"));
+      CudaStatus(cudaStreamCreateWithFlags(&step->upload_stream_, cudaStreamNonBlocking), "stream"));
   RETURN_IF_ERROR(
       CudaStatus(cudaEventCreateWithFlags(&step->was_read_, cudaEventDisableTiming), "event"));
   RETURN_IF_ERROR(step->MarkRead());  // behind the allocation
@@ -69,19 +70,19 @@ absl::StatusOr<std::unique_ptr<CudaStep>> CudaStep::Create(CudaDevice& device,
     RETURN_IF_ERROR(CudaStatus(cudaMallocHost(&image, bytes), "step data"));
     step->images_[i] = static_cast<std::byte*>(image);
     RETURN_IF_ERROR(
-        CudaStatus(cudaEventCreateWithFlags(&step->copied_[i], cudaEventDisableTiming), "event"));
+        CudaStatus(cudaEventCreateWithFlags(&step->uploaded_[i], cudaEventDisableTiming), "event"));
   }
   return step;
 }
 
 CudaStep::~CudaStep() {
   for (int i = 0; i < kImages; ++i) {
-    if (copied_[i] != nullptr) cudaEventSynchronize(copied_[i]);
-    if (copied_[i] != nullptr) cudaEventDestroy(copied_[i]);
+    if (uploaded_[i] != nullptr) cudaEventSynchronize(uploaded_[i]);
+    if (uploaded_[i] != nullptr) cudaEventDestroy(uploaded_[i]);
     if (images_[i] != nullptr) cudaFreeHost(images_[i]);
   }
   if (was_read_ != nullptr) cudaEventDestroy(was_read_);
-  if (copy_stream_ != nullptr) cudaStreamDestroy(copy_stream_);
+  if (upload_stream_ != nullptr) cudaStreamDestroy(upload_stream_);
 }
 
 absl::Status CudaStep::MarkRead() {
@@ -95,22 +96,24 @@ absl::Status CudaStep::Fill(const StepView& step, const StepSizes& sizes, uint32
                      absl::StrCat("on ", sizes.members, " tokens in all; a step holds ",
                                   capacity_.sizes.groups, " on ", capacity_.sizes.members));
   }
-  const int image = next_;
-  next_ = (next_ + 1) % kImages;
-  RETURN_IF_ERROR(CudaStatus(cudaEventSynchronize(copied_[image]), "step data"));
-  host_ = StepArrays::At(images_[image], sizes);
-  std::memset(images_[image], 0, host_.fixed_bytes);
+  image_ = (image_ + 1) % kImages;
+  RETURN_IF_ERROR(CudaStatus(cudaEventSynchronize(uploaded_[image_]), "step data"));
+  host_ = StepArrays::At(images_[image_], sizes);
+  std::memset(images_[image_], 0, host_.fixed_bytes);
   int pages = 0;
   RETURN_IF_ERROR(FillRows(step, sizes, page_tokens, &pages));
   if (sizes.groups > 0) FillLora(step, sizes);
   if (sizes.exchange > 0) FillExchange(step);
-  RETURN_IF_ERROR(CudaStatus(cudaStreamWaitEvent(copy_stream_, was_read_), "step data"));
-  RETURN_IF_ERROR(CudaStatus(
-      cudaMemcpyAsync(buffer_.data(), images_[image], host_.fixed_bytes + pages * sizeof(int32_t),
-                      cudaMemcpyHostToDevice, copy_stream_),
-      "step data"));
-  RETURN_IF_ERROR(CudaStatus(cudaEventRecord(copied_[image], copy_stream_), "step data"));
-  return CudaStatus(cudaStreamWaitEvent(device_.stream(), copied_[image]), "step data");
+  RETURN_IF_ERROR(CudaStatus(cudaStreamWaitEvent(upload_stream_, was_read_), "step data"));
+  return CudaStatus(
+      cuda::Upload(buffer_.data(), images_[image_], host_.fixed_bytes + pages * sizeof(int32_t),
+                   upload_stream_),
+      "step data");
+}
+
+absl::Status CudaStep::FollowUploads() {
+  RETURN_IF_ERROR(CudaStatus(cudaEventRecord(uploaded_[image_], upload_stream_), "step data"));
+  return CudaStatus(cudaStreamWaitEvent(device_.stream(), uploaded_[image_]), "step data");
 }
 
 absl::Status CudaStep::FillRows(const StepView& step, const StepSizes& sizes, uint32_t page_tokens,

@@ -1,4 +1,4 @@
-// What a step's kernels read that changes from step to step: one buffer, one copy.
+// What a step's kernels read that changes from step to step: one buffer, one upload.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -69,9 +69,14 @@ class CudaStep {
                                                           const StepCapacity& capacity);
   ~CudaStep();
 
-  // Packs the step, padded to `sizes`, and enqueues its copy. Pads are tokens of page 0 without KV.
+  // Packs the step, padded to `sizes`, and enqueues its upload. Pads are tokens of page 0 without
+  // KV.
   absl::Status Fill(const StepView& step, const StepSizes& sizes, uint32_t page_tokens);
-  // What was enqueued so far is all that reads the step: the next one's copy comes behind it,
+  // Of the upload, for what else the step reads from the host.
+  cudaStream_t upload_stream() const { return upload_stream_; }
+  // What the step enqueues from now on comes behind its uploads. After each Fill.
+  absl::Status FollowUploads();
+  // What was enqueued so far is all that reads the step: the next one's upload comes behind it,
   // beside what follows (the sampler).
   absl::Status MarkRead();
 
@@ -83,7 +88,7 @@ class CudaStep {
   const StepArrays& host() const { return host_; }
 
  private:
-  static constexpr int kImages = 3;  // steps whose copies may be under way, and one to fill
+  static constexpr int kImages = 3;  // steps whose uploads may be under way, and one to fill
 
   explicit CudaStep(CudaDevice& device) : device_(device) {}
   absl::Status FillRows(const StepView& step, const StepSizes& sizes, uint32_t page_tokens,
@@ -95,10 +100,10 @@ class CudaStep {
   StepCapacity capacity_;
   DeviceBuffer buffer_;
   std::byte* images_[kImages] = {};
-  cudaEvent_t copied_[kImages] = {};
-  cudaStream_t copy_stream_ = nullptr;
+  cudaEvent_t uploaded_[kImages] = {};
+  cudaStream_t upload_stream_ = nullptr;
   cudaEvent_t was_read_ = nullptr;
-  int next_ = 0;
+  int image_ = 0;  // that was filled last
   StepArrays host_;
   std::vector<float> scales_;
 };

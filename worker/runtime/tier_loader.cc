@@ -13,7 +13,8 @@ namespace rootstock {
 namespace {
 
 constexpr int kReservedTables = 4;
-constexpr int kLayersAhead = 2;
+// Between marks at most: a fraction of a millisecond. Each costs the copies some microseconds.
+constexpr uint32_t kGroupBytes = 8 << 20;
 
 }  // namespace
 
@@ -89,7 +90,13 @@ void TierLoader::Start(CommandId id, std::shared_ptr<Job> job) {
     return;
   }
   if (job->load.has_value()) {
-    to_copy_.push_back({std::move(job), std::move(image)});
+    lock.unlock();
+    Copy copy{std::move(job), std::move(image), {}, nullptr};
+    // Here, so that a step that is ordered next need not wait for the copying thread to wake up,
+    // which tries again what fails.
+    MakeTables(copy).IgnoreError();
+    lock.lock();
+    to_copy_.push_back(std::move(copy));
     changed_.notify_all();
     return;
   }
@@ -139,7 +146,7 @@ void TierLoader::EndBuild(const HostImageKey& key, const absl::StatusOr<Image>& 
       if (again.size() == 1) to_build_.push_back(key);
     } else {
       parts_.cache->Find(key, /*for_load=*/true);
-      to_copy_.push_back({job, *image});
+      to_copy_.push_back({job, *image, {}, nullptr});
     }
   }
 }
@@ -191,13 +198,12 @@ void TierLoader::CopyLoop() {
 
 // The image and the tables stay until the copies have run, or failed.
 void TierLoader::StartCopy(Copy copy) {
-  StagedTables tables;
   uint64_t bytes = 0;
-  const absl::Status enqueued = Enqueue(*copy.job, *copy.image, tables, bytes);
+  const absl::Status enqueued = Enqueue(copy, bytes);
   parts_.lane->NotifyWhenDone(
-      [this, enqueued, bytes, copy = std::move(copy), tables](absl::Status status) mutable {
+      [this, enqueued, bytes, copy = std::move(copy)](absl::Status status) mutable {
         copy.image = nullptr;
-        tables = nullptr;
+        copy.staged = nullptr;
         std::unique_lock lock(mutex_);
         copy.job->outcome = enqueued.ok() ? status : enqueued;
         copy.job = nullptr;  // its device memory is freed elsewhere
@@ -210,51 +216,47 @@ void TierLoader::StartCopy(Copy copy) {
       });
 }
 
-// The pages of the first layers go ahead of the tables, which are made while those are copied.
-absl::Status TierLoader::Enqueue(Job& job, const HostImage& image, StagedTables& tables,
-                                 uint64_t& bytes) {
+// Without the mutex: nobody else looks at the job's adapter before has_tables is set.
+absl::Status TierLoader::MakeTables(Copy& copy) {
+  const AdapterLayout& layout = *copy.image->layout;
   const int num_layers = parts_.spec.num_layers;
-  const LayerEnds ends = EndsOf(*image.layout, parts_.tp_rank, num_layers);
-  const std::vector<PageId>& pages = job.load->pages;
-  if (pages.size() != image.layout->num_pages()) {
-    return InvalidField(Reason::kInvalidArgument, "pages", absl::StrCat(pages.size()),
-                        absl::StrCat("the adapter takes ", image.layout->num_pages(), " pages"));
-  }
-  const uint32_t ahead = ends.pages[std::min(kLayersAhead, num_layers) - 1];
-  uint32_t page = 0;
-  RETURN_IF_ERROR(CopyPages(image, pages, ahead, ends, page, bytes));
-  RETURN_IF_ERROR(EnqueueTables(job, image, tables, bytes));
-  CopyLane::Mark mark;
-  for (int layer = 0; layer < num_layers; ++layer) {
-    const bool more = page < ends.pages[layer];
-    RETURN_IF_ERROR(CopyPages(image, pages, ends.pages[layer], ends, page, bytes));
-    if (more || layer == 0) {
-      ASSIGN_OR_RETURN(mark, parts_.lane->MakeMark());
-    }
-    std::lock_guard lock(mutex_);
-    job.layers.push_back(mark);
-    changed_.notify_all();
-  }
+  const size_t bytes = DeviceAdapter::TableBytes(layout, num_layers, parts_.tp_rank);
+  ASSIGN_OR_RETURN(StagedTables staged, staging_.Take(bytes));
+  ASSIGN_OR_RETURN(DeviceBuffer memory, parts_.lane->Allocate(bytes, "adapter tables"));
+  ASSIGN_OR_RETURN(
+      auto adapter,
+      DeviceAdapter::Make(layout, *copy.image->lora, num_layers, parts_.tp_rank, slab_->geometry(),
+                          copy.job->load->pages, std::move(memory), staged->data()));
+  copy.tables = {adapter->tables(), staged->data(), bytes};
+  copy.staged = std::move(staged);
+  std::lock_guard lock(mutex_);
+  copy.job->adapter = std::move(adapter);
+  copy.job->has_tables = true;
+  changed_.notify_all();
   return absl::OkStatus();
 }
 
-absl::Status TierLoader::EnqueueTables(Job& job, const HostImage& image, StagedTables& tables,
-                                       uint64_t& bytes) {
+// A group of layers is as large as all before it, up to kGroupBytes: the first layer can be used at
+// once, and the rest is copied in a few pieces.
+absl::Status TierLoader::Enqueue(Copy& copy, uint64_t& bytes) {
+  if (copy.staged == nullptr) RETURN_IF_ERROR(MakeTables(copy));
+  RETURN_IF_ERROR(parts_.lane->Copy({&copy.tables, 1}));
+  bytes += copy.tables.bytes;
   const int num_layers = parts_.spec.num_layers;
-  const size_t table_bytes = DeviceAdapter::TableBytes(*image.layout, num_layers, parts_.tp_rank);
-  ASSIGN_OR_RETURN(tables, staging_.Take(table_bytes));
-  ASSIGN_OR_RETURN(DeviceBuffer memory, parts_.lane->Allocate(table_bytes, "adapter tables"));
-  ASSIGN_OR_RETURN(
-      auto adapter,
-      DeviceAdapter::Make(*image.layout, *image.lora, num_layers, parts_.tp_rank, slab_->geometry(),
-                          job.load->pages, std::move(memory), tables->data()));
-  const CopyRun run{adapter->tables(), tables->data(), table_bytes};
-  RETURN_IF_ERROR(parts_.lane->Copy({&run, 1}));
-  bytes += table_bytes;
-  std::lock_guard lock(mutex_);
-  job.adapter = std::move(adapter);
-  job.has_tables = true;
-  changed_.notify_all();
+  const LayerEnds ends = EndsOf(*copy.image->layout, parts_.tp_rank, num_layers);
+  const uint32_t most = std::max(1u, kGroupBytes / parts_.page_bytes);
+  uint32_t page = 0;
+  for (int layer = 0; layer < num_layers;) {
+    const uint32_t end_page = std::max(ends.pages[layer], page + std::min(page, most));
+    int end = layer + 1;
+    while (end < num_layers && ends.pages[end] <= end_page) ++end;
+    RETURN_IF_ERROR(CopyPages(*copy.image, copy.job->load->pages, ends.pages[end - 1], ends, page,
+                              bytes));
+    ASSIGN_OR_RETURN(const CopyLane::Mark mark, parts_.lane->MakeMark());
+    std::lock_guard lock(mutex_);
+    for (; layer < end; ++layer) copy.job->layers.push_back(mark);
+    changed_.notify_all();
+  }
   return absl::OkStatus();
 }
 

@@ -68,7 +68,7 @@ class TierLoader : public AdapterLoader {
     std::optional<LoadAdapter> load;  // else a Stage
     bool was_in_host = false;
     std::optional<absl::Status> outcome;
-    // Of a load, from when its tables' copy is enqueued.
+    // Of a load, once its tables are made.
     bool has_tables = false;
     std::unique_ptr<DeviceAdapter> adapter;
     std::vector<CopyLane::Mark> layers;  // of those that are enqueued
@@ -85,6 +85,8 @@ class TierLoader : public AdapterLoader {
   struct Copy {
     std::shared_ptr<Job> job;
     Image image;
+    CopyRun tables;
+    StagedTables staged;  // that they are copied from; null until they are made
   };
 
   void Start(CommandId id, std::shared_ptr<Job> job);
@@ -98,10 +100,9 @@ class TierLoader : public AdapterLoader {
 
   void CopyLoop();
   void StartCopy(Copy copy);
-  // Layer by layer, so that a step may follow.
-  absl::Status Enqueue(Job& job, const HostImage& image, StagedTables& tables, uint64_t& bytes);
-  absl::Status EnqueueTables(Job& job, const HostImage& image, StagedTables& tables,
-                             uint64_t& bytes);
+  absl::Status MakeTables(Copy& copy);
+  // Some layers after the other, so that a step may follow.
+  absl::Status Enqueue(Copy& copy, uint64_t& bytes);
   // The adapter's pages [page, end) to the slab's `pages`.
   absl::Status CopyPages(const HostImage& image, const std::vector<PageId>& pages, uint32_t end,
                          const LayerEnds& ends, uint32_t& page, uint64_t& bytes);
