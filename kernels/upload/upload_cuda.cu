@@ -1,7 +1,7 @@
-#include "kernels/upload/upload_cuda.h"
-
 #include <algorithm>
 #include <cstdint>
+
+#include "kernels/upload/upload_cuda.h"
 
 namespace rootstock::kernels::cuda {
 namespace {

@@ -177,6 +177,15 @@ TEST_F(LoadsGpuTest, EagerStepsFollowTheCopyLayerByLayer) {
   }
 }
 
+TEST_F(LoadsGpuTest, EagerStepsDoNotWaitForCopiesThatHaveRun) {
+  const std::vector<Answer> want = Expected("a");
+  const CommandId load = gpu_->BeginLoad(Sha256Of("a"), kFirstPage, ScaleOf("a"));
+  gpu_->AwaitCopies(load);
+  ExpectSame(gpu_->Run(Sequences("a"), prompts_, /*eager=*/true), want);
+  EXPECT_EQ(gpu_->stats().stall_seconds, 0.0);
+  gpu_->EndLoad(load);
+}
+
 TEST_F(LoadsGpuTest, ReloadedFromTheHostWithoutReading) {
   const std::vector<Answer> want = Expected("a");
   gpu_->Stage(Sha256Of("a"), ScaleOf("a"));

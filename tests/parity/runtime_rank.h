@@ -11,6 +11,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -82,6 +83,10 @@ class RuntimeRank {
     for (uint32_t p = 0; p < layout.num_pages(); ++p) load.pages.push_back(PageId(first_page + p));
     EXPECT_FALSE(Do(load).has_value());
     return CommandId(commands_);
+  }
+  // Its copies have run; EndLoad is yet to come.
+  void AwaitCopies(CommandId id) {
+    while (!runtime_->OutcomeOf(id).has_value()) std::this_thread::yield();
   }
   void EndLoad(CommandId id) {
     const absl::Status loaded = FinishLoad(*runtime_, id);

@@ -60,8 +60,8 @@ absl::StatusOr<std::unique_ptr<CudaStep>> CudaStep::Create(CudaDevice& device,
   step->capacity_ = capacity;
   const size_t bytes = BytesOf(capacity);
   ASSIGN_OR_RETURN(step->buffer_, device.Allocate(bytes, "step data"));
-  RETURN_IF_ERROR(
-      CudaStatus(cudaStreamCreateWithFlags(&step->upload_stream_, cudaStreamNonBlocking), "stream"));
+  RETURN_IF_ERROR(CudaStatus(
+      cudaStreamCreateWithFlags(&step->upload_stream_, cudaStreamNonBlocking), "stream"));
   RETURN_IF_ERROR(
       CudaStatus(cudaEventCreateWithFlags(&step->was_read_, cudaEventDisableTiming), "event"));
   RETURN_IF_ERROR(step->MarkRead());  // behind the allocation
@@ -105,10 +105,9 @@ absl::Status CudaStep::Fill(const StepView& step, const StepSizes& sizes, uint32
   if (sizes.groups > 0) FillLora(step, sizes);
   if (sizes.exchange > 0) FillExchange(step);
   RETURN_IF_ERROR(CudaStatus(cudaStreamWaitEvent(upload_stream_, was_read_), "step data"));
-  return CudaStatus(
-      cuda::Upload(buffer_.data(), images_[image_], host_.fixed_bytes + pages * sizeof(int32_t),
-                   upload_stream_),
-      "step data");
+  return CudaStatus(cuda::Upload(buffer_.data(), images_[image_],
+                                 host_.fixed_bytes + pages * sizeof(int32_t), upload_stream_),
+                    "step data");
 }
 
 absl::Status CudaStep::FollowUploads() {

@@ -37,8 +37,8 @@ class AdapterLoader {
   // Of a Stage: whether it found the image in the cache.
   virtual bool WasInHost(CommandId id) = 0;
 
-  // Waits until the load's copies begin: its adapter, for steps that call Follow.
-  // The load goes on, and OutcomeOf tells its end.
+  // Waits until it is known what the load copies where: its adapter, for steps that call Follow; it
+  // must stay until the load has ended, which OutcomeOf tells.
   virtual absl::StatusOr<std::unique_ptr<DeviceAdapter>> TakeEarly(CommandId id) = 0;
   // What a step enqueues from now on finds the rows of layers up to `layer` written. After
   // TakeEarly, until Forget. An error breaks the step: the device refuses copies.

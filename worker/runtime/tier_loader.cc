@@ -250,8 +250,8 @@ absl::Status TierLoader::Enqueue(Copy& copy, uint64_t& bytes) {
     const uint32_t end_page = std::max(ends.pages[layer], page + std::min(page, most));
     int end = layer + 1;
     while (end < num_layers && ends.pages[end] <= end_page) ++end;
-    RETURN_IF_ERROR(CopyPages(*copy.image, copy.job->load->pages, ends.pages[end - 1], ends, page,
-                              bytes));
+    RETURN_IF_ERROR(
+        CopyPages(*copy.image, copy.job->load->pages, ends.pages[end - 1], ends, page, bytes));
     ASSIGN_OR_RETURN(const CopyLane::Mark mark, parts_.lane->MakeMark());
     std::lock_guard lock(mutex_);
     for (; layer < end; ++layer) copy.job->layers.push_back(mark);

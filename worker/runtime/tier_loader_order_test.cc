@@ -1,0 +1,157 @@
+// In which order a load's pieces are copied, and what a step waits for that follows them.
+#include <gtest/gtest.h>
+
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <set>
+
+#include "common/base/status.h"
+#include "common/lora/canonical.h"
+#include "worker/device/cpu_copy_lane.h"
+#include "worker/device/cpu_device.h"
+#include "worker/runtime/tier_loader.h"
+
+namespace rootstock {
+namespace {
+
+constexpr int kNumLayers = 24;
+constexpr uint32_t kLayerBytes = 512;  // of a layer's rows
+
+// A mark holds the number of bytes copied so far. *Thread-safe.*
+class CountingLane : public CpuCopyLane {
+ public:
+  absl::Status Copy(std::span<const CopyRun> runs) override {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return !held_; });
+    for (const CopyRun& run : runs) copied_ += run.bytes;
+    return CpuCopyLane::Copy(runs);
+  }
+  absl::StatusOr<Mark> MakeMark() override {
+    std::lock_guard lock(mutex_);
+    return std::make_shared<const uint64_t>(copied_);
+  }
+  absl::Status FollowInStep(const Mark& mark) override {
+    followed_.push_back(*static_cast<const uint64_t*>(mark.get()));
+    return absl::OkStatus();
+  }
+  void Hold(bool held) {
+    std::lock_guard lock(mutex_);
+    held_ = held;
+    changed_.notify_all();
+  }
+  uint64_t copied() {
+    std::lock_guard lock(mutex_);
+    return copied_;
+  }
+  const std::vector<uint64_t>& followed() const { return followed_; }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool held_ = false;
+  uint64_t copied_ = 0;
+  std::vector<uint64_t> followed_;
+};
+
+ModelSpec DeepModel() {
+  ModelSpec spec;
+  spec.num_layers = kNumLayers;
+  spec.hidden_size = 16;
+  spec.ffn_size = 32;
+  spec.num_heads = spec.num_kv_heads = 2;
+  spec.head_dim = 8;
+  spec.vocab_size = 64;
+  return spec;
+}
+
+class TierLoaderOrderTest : public testing::Test {
+ protected:
+  TierLoaderOrderTest() {
+    LoraSpec lora;
+    std::vector<LoraWeights> weights(kNumLayers);
+    for (int layer = 0; layer < kNumLayers; ++layer) {
+      lora.modules.push_back({layer, Module::kQ, 2, 0.5f});
+      weights[layer].a.resize(2 * 16 * sizeof(float), static_cast<uint8_t>(layer));
+      weights[layer].b.resize(2 * 16 * sizeof(float), static_cast<uint8_t>(layer));
+    }
+    content_ = EncodeCanonical(lora, weights, spec_);
+    layout_ = std::make_unique<AdapterLayout>(*AdapterLayout::Create(
+        spec_, lora, tp_, LoraSharding::kReplicated, DType::kF32, kLayerBytes));
+    cache_ = std::make_unique<HostCache>(
+        *HostBlocks::Create(lane_, kLayerBytes, kNumLayers * uint64_t{kLayerBytes}));
+    slab_ = *Slab::Create(device_, {kNumLayers + 1, kLayerBytes, 4});
+    LoaderParts parts{spec_, tp_, 0, DType::kF32, kLayerBytes, &lane_, cache_.get(), {}, 1};
+    parts.read = [this](const Digest&) { return Hold(content_); };
+    loader_ = std::make_unique<TierLoader>(std::move(parts));
+    loader_->SetSlab(slab_.get());
+    loader_->NotifyWhenDone([this] {
+      std::lock_guard lock(mutex_);
+      changed_.notify_all();
+    });
+    const CommandId stage(1);
+    loader_->Stage(
+        stage, {Sha256Of(content_), layout_->id(), LoraSharding::kReplicated, /*to_host=*/true});
+    EXPECT_TRUE(End(stage).ok());
+  }
+  void BeginLoad(CommandId id) {
+    LoadAdapter load{Sha256Of(content_), layout_->id(), LoraSharding::kReplicated, {}};
+    for (int p = 0; p < kNumLayers; ++p) load.pages.push_back(PageId(1 + p));
+    loader_->Load(id, load);
+  }
+  absl::Status End(CommandId id) {
+    std::unique_lock lock(mutex_);
+    std::optional<absl::Status> outcome;
+    changed_.wait(lock, [&] { return (outcome = loader_->OutcomeOf(id)).has_value(); });
+    return *outcome;
+  }
+
+  CountingLane lane_;
+  CpuDevice device_{1};
+  const ModelSpec spec_ = DeepModel();
+  const TpPlan tp_ = *MakeTpPlan(spec_, 1);
+  std::string content_;
+  std::unique_ptr<AdapterLayout> layout_;
+  std::unique_ptr<HostCache> cache_;
+  std::unique_ptr<Slab> slab_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::unique_ptr<TierLoader> loader_;
+};
+
+// A step that is ordered with the load goes on at once, whatever the copying thread does.
+TEST_F(TierLoaderOrderTest, TheAdapterIsThereBeforeAnyCopy) {
+  lane_.Hold(true);
+  const CommandId earlier(2), id(3);
+  BeginLoad(earlier);
+  BeginLoad(id);
+  const auto adapter = loader_->TakeEarly(id);
+  EXPECT_TRUE(adapter.ok());
+  EXPECT_EQ(lane_.copied(), 0u);
+  lane_.Hold(false);
+  EXPECT_TRUE(End(id).ok());
+}
+
+TEST_F(TierLoaderOrderTest, AStepFollowsGroupsOfLayersThatDouble) {
+  ASSERT_EQ(layout_->num_pages(), static_cast<uint32_t>(kNumLayers));
+  const CommandId id(2);
+  BeginLoad(id);
+  const auto adapter = loader_->TakeEarly(id);
+  ASSERT_TRUE(adapter.ok());
+  // The last page is not full.
+  const auto layers_in = [&](uint64_t bytes) {
+    bytes -= DeviceAdapter::TableBytes(*layout_, kNumLayers, 0);
+    return static_cast<int>((bytes + kLayerBytes - 1) / kLayerBytes);
+  };
+  for (int layer = 0; layer < kNumLayers; ++layer) {
+    ASSERT_TRUE(loader_->Follow(id, layer).ok());
+    EXPECT_GT(layers_in(lane_.followed().back()), layer);
+  }
+  EXPECT_TRUE(End(id).ok());
+  std::vector<int> layers;
+  for (const uint64_t bytes : lane_.followed()) layers.push_back(layers_in(bytes));
+  EXPECT_EQ(layers, (std::vector<int>{1, 2, 4, 8, 16, kNumLayers}));
+}
+
+}  // namespace
+}  // namespace rootstock
