@@ -77,7 +77,7 @@ absl::Status ColdRig::MakeModel() {
   GeometryRequest request;
   if (options_.cuda) request.page_tokens = CudaPageTokens(spec_, tp_, backend.compute_type);
   const auto pages_of = [&](int tokens) { return tokens / request.page_tokens + 1; };
-  pages_of_row_ = pages_of(options_.context + 2 * options_.steps + 32);
+  pages_of_row_ = pages_of(options_.context + options_.steps + 32);
   pages_of_prompt_ = pages_of(options_.prompt_tokens);
   request.num_pages = 2;
   ASSIGN_OR_RETURN(const PageGeometry one, MakeGeometry(spec_, tp_, backend.compute_type, request));
@@ -99,7 +99,7 @@ absl::Status ColdRig::MakeModel() {
                                   tp_, std::move(backend), geometry_, *self_, std::move(tiers)));
   runtime_ = std::make_unique<WorkerRuntime>(*model_, *self_);
   const auto longest = static_cast<uint32_t>(
-      std::max(options_.prompt_tokens + 1, options_.context + 2 * options_.steps + 32));
+      std::max(options_.prompt_tokens + 1, options_.context + options_.steps + 32));
   return runtime_
       ->Attach(kEpoch, {longest, static_cast<uint32_t>(options_.rows + 1), kStepTokens, 0})
       .status();
@@ -191,6 +191,11 @@ absl::StatusOr<double> ColdRig::RunPrompt(int adapter, bool cold) {
 }
 
 absl::Status ColdRig::StartRows() {
+  if (position_ > 0) {
+    ReleaseSlots all;
+    for (int r = 0; r < options_.rows; ++r) all.slots.emplace_back(r);
+    RETURN_IF_ERROR(Begin(std::move(all)).status());
+  }
   position_ = options_.context;
   for (int r = 0; r < options_.rows; ++r) {
     NewSequence sequence;

@@ -33,7 +33,7 @@ class ColdRig {
   // has ended when this returns. Right behind another such prompt with the first adapter, which is
   // on the device: so the device's clocks are the same, cold or not.
   absl::StatusOr<double> FirstToken(int adapter, bool cold);
-  // Runs the prompts of the decoding rows.
+  // Runs the prompts of the decoding rows, again if they run already.
   absl::Status StartRows();
   // Seconds of each step of the decoding rows, a step enqueued behind the one that runs. loading:
   // the second adapter is loaded and dropped again and again meanwhile.
