@@ -4,6 +4,7 @@
 #include <chrono>
 #include <future>
 #include <random>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
@@ -17,6 +18,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr uint32_t kStepTokens = 2048;
+constexpr std::chrono::milliseconds kRest(100);
 constexpr Epoch kEpoch{1, 1};
 
 double SecondsSince(Clock::time_point start) {
@@ -162,11 +164,7 @@ absl::StatusOr<double> ColdRig::Load(int adapter) {
 absl::Status ColdRig::Drop(int adapter) { return Begin(DropAdapter{digests_[adapter]}).status(); }
 
 absl::StatusOr<double> ColdRig::FirstToken(int adapter, bool cold) {
-  RETURN_IF_ERROR(RunPrompt(0, /*cold=*/false).status());
-  return RunPrompt(adapter, cold);
-}
-
-absl::StatusOr<double> ColdRig::RunPrompt(int adapter, bool cold) {
+  std::this_thread::sleep_for(kRest);
   const SequenceSlot slot(options_.rows);
   NewSequence sequence;
   sequence.slot = slot;
@@ -232,6 +230,7 @@ absl::StatusOr<std::vector<double>> ColdRig::Decode(int steps, bool loading) {
   constexpr int kWarm = 4;
   std::vector<double> seconds;
   loads_beside_ = 0;
+  double shortest = 0;
   Clock::time_point last = Clock::now();
   for (int i = 0; i < steps + kWarm; ++i) {
     StepPlan plan;
@@ -240,10 +239,17 @@ absl::StatusOr<std::vector<double>> ColdRig::Decode(int steps, bool loading) {
     }
     ++position_;
     RETURN_IF_ERROR(Begin(std::move(plan)).status());
-    if (loading) RETURN_IF_ERROR(TurnLoads());
+    if (loading) {
+      while (SecondsSince(last) < 0.01 * (i * 37 % 80) * shortest) {
+      }
+      RETURN_IF_ERROR(TurnLoads());
+    }
     if (runtime_->num_running() > 1) RETURN_IF_ERROR(runtime_->Finish().status());
-    if (i >= kWarm) seconds.push_back(SecondsSince(last));
+    const double step = SecondsSince(last);
     last = Clock::now();
+    if (i < kWarm) continue;
+    seconds.push_back(step);
+    shortest = i == kWarm ? step : std::min(shortest, step);
   }
   while (runtime_->num_running() > 0) RETURN_IF_ERROR(runtime_->Finish().status());
   if (loading_.has_value()) {

@@ -30,13 +30,14 @@ class ColdRig {
   absl::StatusOr<double> Load(int adapter);
   absl::Status Drop(int adapter);
   // Seconds to the first token of a prompt with the adapter; cold: the load is ordered with it, and
-  // has ended when this returns. Right behind another such prompt with the first adapter, which is
-  // on the device: so the device's clocks are the same, cold or not.
+  // has ended when this returns. After a while of rest: the device's clocks depend on what it did
+  // before.
   absl::StatusOr<double> FirstToken(int adapter, bool cold);
   // Runs the prompts of the decoding rows, again if they run already.
   absl::Status StartRows();
   // Seconds of each step of the decoding rows, a step enqueued behind the one that runs. loading:
-  // the second adapter is loaded and dropped again and again meanwhile.
+  // the second adapter is loaded and dropped again and again meanwhile, each time from another
+  // moment of a step on.
   absl::StatusOr<std::vector<double>> Decode(int steps, bool loading);
   int loads_beside() const { return loads_beside_; }  // that ended in the last Decode
 
@@ -48,7 +49,6 @@ class ColdRig {
   LoadAdapter LoadOf(int adapter) const;
   absl::StatusOr<CommandId> Begin(decltype(Command::kind) kind);
   absl::Status Run(StepPlan plan);
-  absl::StatusOr<double> RunPrompt(int adapter, bool cold);
   // Starts, settles and drops as what is under way allows.
   absl::Status TurnLoads();
 

@@ -35,7 +35,7 @@ class CopyLane {
   // Of the device, for copies of this lane. Not zeroed. RESOURCE_EXHAUSTED/no_memory.
   // *Thread-safe.*
   virtual absl::StatusOr<DeviceBuffer> Allocate(size_t bytes, const std::string& purpose) = 0;
-  // Enqueues them.
+  // Enqueues them. *Thread-safe*, as MakeMark is.
   virtual absl::Status Copy(std::span<const CopyRun> runs) = 0;
   // Behind all copies so far.
   virtual absl::StatusOr<Mark> MakeMark() = 0;

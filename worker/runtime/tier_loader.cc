@@ -91,10 +91,9 @@ void TierLoader::Start(CommandId id, std::shared_ptr<Job> job) {
   }
   if (job->load.has_value()) {
     lock.unlock();
-    Copy copy{std::move(job), std::move(image), {}, nullptr};
-    // Here, so that a step that is ordered next need not wait for the copying thread to wake up,
-    // which tries again what fails.
-    MakeTables(copy).IgnoreError();
+    Copy copy{std::move(job), std::move(image)};
+    // Here: a step that is ordered next need not wait for the copying thread to wake up.
+    Begin(copy);
     lock.lock();
     to_copy_.push_back(std::move(copy));
     changed_.notify_all();
@@ -146,7 +145,7 @@ void TierLoader::EndBuild(const HostImageKey& key, const absl::StatusOr<Image>& 
       if (again.size() == 1) to_build_.push_back(key);
     } else {
       parts_.cache->Find(key, /*for_load=*/true);
-      to_copy_.push_back({job, *image, {}, nullptr});
+      to_copy_.push_back({job, *image});
     }
   }
 }
@@ -198,37 +197,44 @@ void TierLoader::CopyLoop() {
 
 // The image and the tables stay until the copies have run, or failed.
 void TierLoader::StartCopy(Copy copy) {
-  uint64_t bytes = 0;
-  const absl::Status enqueued = Enqueue(copy, bytes);
-  parts_.lane->NotifyWhenDone(
-      [this, enqueued, bytes, copy = std::move(copy)](absl::Status status) mutable {
-        copy.image = nullptr;
-        copy.staged = nullptr;
-        std::unique_lock lock(mutex_);
-        copy.job->outcome = enqueued.ok() ? status : enqueued;
-        copy.job = nullptr;  // its device memory is freed elsewhere
-        copied_bytes_ += bytes;
-        --busy_;
-        changed_.notify_all();
-        const auto done = on_done_;
-        lock.unlock();
-        if (done) done();
-      });
+  if (!copy.begun) Begin(copy);
+  while (copy.status.ok() && copy.layer < parts_.spec.num_layers) copy.status = EnqueueGroup(copy);
+  parts_.lane->NotifyWhenDone([this, copy = std::move(copy)](absl::Status status) mutable {
+    copy.image = nullptr;
+    copy.tables = nullptr;
+    std::unique_lock lock(mutex_);
+    copy.job->outcome = copy.status.ok() ? status : copy.status;
+    copy.job = nullptr;  // its device memory is freed elsewhere
+    copied_bytes_ += copy.bytes;
+    --busy_;
+    changed_.notify_all();
+    const auto done = on_done_;
+    lock.unlock();
+    if (done) done();
+  });
 }
 
-// Without the mutex: nobody else looks at the job's adapter before has_tables is set.
-absl::Status TierLoader::MakeTables(Copy& copy) {
+void TierLoader::Begin(Copy& copy) {
+  copy.begun = true;
+  copy.status = EnqueueTables(copy);
+  if (!copy.status.ok()) return;
+  copy.ends = EndsOf(*copy.image->layout, parts_.tp_rank, parts_.spec.num_layers);
+  copy.status = EnqueueGroup(copy);
+}
+
+absl::Status TierLoader::EnqueueTables(Copy& copy) {
   const AdapterLayout& layout = *copy.image->layout;
   const int num_layers = parts_.spec.num_layers;
   const size_t bytes = DeviceAdapter::TableBytes(layout, num_layers, parts_.tp_rank);
-  ASSIGN_OR_RETURN(StagedTables staged, staging_.Take(bytes));
+  ASSIGN_OR_RETURN(copy.tables, staging_.Take(bytes));
   ASSIGN_OR_RETURN(DeviceBuffer memory, parts_.lane->Allocate(bytes, "adapter tables"));
   ASSIGN_OR_RETURN(
       auto adapter,
       DeviceAdapter::Make(layout, *copy.image->lora, num_layers, parts_.tp_rank, slab_->geometry(),
-                          copy.job->load->pages, std::move(memory), staged->data()));
-  copy.tables = {adapter->tables(), staged->data(), bytes};
-  copy.staged = std::move(staged);
+                          copy.job->load->pages, std::move(memory), copy.tables->data()));
+  const CopyRun run{adapter->tables(), copy.tables->data(), bytes};
+  RETURN_IF_ERROR(parts_.lane->Copy({&run, 1}));
+  copy.bytes += bytes;
   std::lock_guard lock(mutex_);
   copy.job->adapter = std::move(adapter);
   copy.job->has_tables = true;
@@ -238,37 +244,29 @@ absl::Status TierLoader::MakeTables(Copy& copy) {
 
 // A group of layers is as large as all before it, up to kGroupBytes: the first layer can be used at
 // once, and the rest is copied in a few pieces.
-absl::Status TierLoader::Enqueue(Copy& copy, uint64_t& bytes) {
-  if (copy.staged == nullptr) RETURN_IF_ERROR(MakeTables(copy));
-  RETURN_IF_ERROR(parts_.lane->Copy({&copy.tables, 1}));
-  bytes += copy.tables.bytes;
-  const int num_layers = parts_.spec.num_layers;
-  const LayerEnds ends = EndsOf(*copy.image->layout, parts_.tp_rank, num_layers);
+absl::Status TierLoader::EnqueueGroup(Copy& copy) {
+  const std::vector<uint32_t>& ends = copy.ends.pages;
   const uint32_t most = std::max(1u, kGroupBytes / parts_.page_bytes);
-  uint32_t page = 0;
-  for (int layer = 0; layer < num_layers;) {
-    const uint32_t end_page = std::max(ends.pages[layer], page + std::min(page, most));
-    int end = layer + 1;
-    while (end < num_layers && ends.pages[end] <= end_page) ++end;
-    RETURN_IF_ERROR(
-        CopyPages(*copy.image, copy.job->load->pages, ends.pages[end - 1], ends, page, bytes));
-    ASSIGN_OR_RETURN(const CopyLane::Mark mark, parts_.lane->MakeMark());
-    std::lock_guard lock(mutex_);
-    for (; layer < end; ++layer) copy.job->layers.push_back(mark);
-    changed_.notify_all();
-  }
+  const uint32_t end_page = std::max(ends[copy.layer], copy.page + std::min(copy.page, most));
+  int end = copy.layer + 1;
+  while (end < parts_.spec.num_layers && ends[end] <= end_page) ++end;
+  RETURN_IF_ERROR(CopyPagesTo(ends[end - 1], copy));
+  ASSIGN_OR_RETURN(const CopyLane::Mark mark, parts_.lane->MakeMark());
+  std::lock_guard lock(mutex_);
+  for (; copy.layer < end; ++copy.layer) copy.job->layers.push_back(mark);
+  changed_.notify_all();
   return absl::OkStatus();
 }
 
-absl::Status TierLoader::CopyPages(const HostImage& image, const std::vector<PageId>& pages,
-                                   uint32_t end, const LayerEnds& ends, uint32_t& page,
-                                   uint64_t& bytes) {
+// The adapter's pages up to `end`, those that lie side by side on both sides as one piece.
+absl::Status TierLoader::CopyPagesTo(uint32_t end, Copy& copy) {
   std::vector<CopyRun> runs;
-  for (; page < end; ++page) {
-    const size_t size = page + 1 == ends.pages.back() ? ends.last_page_bytes : parts_.page_bytes;
-    std::byte* const to = slab_->page(pages[page]).data();
-    const std::byte* const from = image.pages()[page];
-    bytes += size;
+  for (uint32_t& page = copy.page; page < end; ++page) {
+    const bool last = page + 1 == copy.ends.pages.back();
+    const size_t size = last ? copy.ends.last_page_bytes : parts_.page_bytes;
+    std::byte* const to = slab_->page(copy.job->load->pages[page]).data();
+    const std::byte* const from = copy.image->pages()[page];
+    copy.bytes += size;
     if (!runs.empty() && runs.back().to + runs.back().bytes == to &&
         runs.back().from + runs.back().bytes == from) {
       runs.back().bytes += size;
@@ -336,8 +334,8 @@ void TierLoader::ForgetAll() {
   std::unique_lock lock(mutex_);
   forgetting_ = true;
   for (const HostImageKey& key : std::exchange(to_build_, {})) builds_.erase(key);
-  to_copy_.clear();
-  changed_.wait(lock, [this] { return busy_ == 0; });
+  std::erase_if(to_copy_, [](const Copy& copy) { return !copy.begun; });
+  changed_.wait(lock, [this] { return busy_ == 0 && to_copy_.empty(); });
   forgetting_ = false;
   jobs.swap(jobs_);
 }

@@ -38,8 +38,9 @@ struct LoaderParts {
   int build_threads = 1;
 };
 
-// Building threads make images, one copying thread brings them to pages in the order of loads.
-// Started after SetSlab. *Step thread only*; its threads share what mutex_ guards.
+// Building threads make images, one copying thread brings them to pages in the order of loads; what
+// is on the host already begins at once. Started after SetSlab. *Step thread only*; its threads
+// share what mutex_ guards.
 class TierLoader : public AdapterLoader {
  public:
   explicit TierLoader(LoaderParts parts);
@@ -82,11 +83,18 @@ class TierLoader : public AdapterLoader {
   static LayerEnds EndsOf(const AdapterLayout& layout, int tp_rank, int num_layers);
 
   using Waiters = std::vector<std::pair<CommandId, std::shared_ptr<Job>>>;
+  // A load from when its image is there.
   struct Copy {
     std::shared_ptr<Job> job;
     Image image;
-    CopyRun tables;
-    StagedTables staged;  // that they are copied from; null until they are made
+    // From its begin on: what is enqueued so far.
+    bool begun = false;
+    absl::Status status;
+    StagedTables tables;  // on the host
+    LayerEnds ends;
+    int layer = 0;
+    uint32_t page = 0;
+    uint64_t bytes = 0;
   };
 
   void Start(CommandId id, std::shared_ptr<Job> job);
@@ -100,12 +108,12 @@ class TierLoader : public AdapterLoader {
 
   void CopyLoop();
   void StartCopy(Copy copy);
-  absl::Status MakeTables(Copy& copy);
-  // Some layers after the other, so that a step may follow.
-  absl::Status Enqueue(Copy& copy, uint64_t& bytes);
-  // The adapter's pages [page, end) to the slab's `pages`.
-  absl::Status CopyPages(const HostImage& image, const std::vector<PageId>& pages, uint32_t end,
-                         const LayerEnds& ends, uint32_t& page, uint64_t& bytes);
+  // Tables and the first group of layers; an error is kept in `copy`.
+  void Begin(Copy& copy);
+  absl::Status EnqueueTables(Copy& copy);
+  // A step may follow each.
+  absl::Status EnqueueGroup(Copy& copy);
+  absl::Status CopyPagesTo(uint32_t end, Copy& copy);
 
   const LoaderParts parts_;
   const Slab* slab_ = nullptr;

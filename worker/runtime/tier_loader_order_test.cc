@@ -4,7 +4,7 @@
 #include <condition_variable>
 #include <map>
 #include <mutex>
-#include <set>
+#include <thread>
 
 #include "common/base/status.h"
 #include "common/lora/canonical.h"
@@ -23,7 +23,7 @@ class CountingLane : public CpuCopyLane {
  public:
   absl::Status Copy(std::span<const CopyRun> runs) override {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return !held_; });
+    changed_.wait(lock, [this] { return !held_ || std::this_thread::get_id() == step_thread_; });
     for (const CopyRun& run : runs) copied_ += run.bytes;
     return CpuCopyLane::Copy(runs);
   }
@@ -35,6 +35,7 @@ class CountingLane : public CpuCopyLane {
     followed_.push_back(*static_cast<const uint64_t*>(mark.get()));
     return absl::OkStatus();
   }
+  // All threads' but the one that made the lane.
   void Hold(bool held) {
     std::lock_guard lock(mutex_);
     held_ = held;
@@ -49,6 +50,7 @@ class CountingLane : public CpuCopyLane {
  private:
   std::mutex mutex_;
   std::condition_variable changed_;
+  const std::thread::id step_thread_ = std::this_thread::get_id();
   bool held_ = false;
   uint64_t copied_ = 0;
   std::vector<uint64_t> followed_;
@@ -99,6 +101,7 @@ class TierLoaderOrderTest : public testing::Test {
     for (int p = 0; p < kNumLayers; ++p) load.pages.push_back(PageId(1 + p));
     loader_->Load(id, load);
   }
+  uint64_t TableBytes() const { return DeviceAdapter::TableBytes(*layout_, kNumLayers, 0); }
   absl::Status End(CommandId id) {
     std::unique_lock lock(mutex_);
     std::optional<absl::Status> outcome;
@@ -120,16 +123,31 @@ class TierLoaderOrderTest : public testing::Test {
 };
 
 // A step that is ordered with the load goes on at once, whatever the copying thread does.
-TEST_F(TierLoaderOrderTest, TheAdapterIsThereBeforeAnyCopy) {
+TEST_F(TierLoaderOrderTest, TheFirstLayersBeginWithTheOrder) {
   lane_.Hold(true);
   const CommandId earlier(2), id(3);
   BeginLoad(earlier);
   BeginLoad(id);
   const auto adapter = loader_->TakeEarly(id);
   EXPECT_TRUE(adapter.ok());
-  EXPECT_EQ(lane_.copied(), 0u);
+  EXPECT_TRUE(loader_->Follow(id, 0).ok());
+  EXPECT_FALSE(loader_->OutcomeOf(id).has_value());
   lane_.Hold(false);
   EXPECT_TRUE(End(id).ok());
+}
+
+// Their images and tables are read, their pages written until they end.
+TEST_F(TierLoaderOrderTest, LoadsThatHaveBegunAreNotForgottenBeforeTheyEnd) {
+  BeginLoad(CommandId(2));
+  ASSERT_TRUE(End(CommandId(2)).ok());
+  const uint64_t each = lane_.copied();
+  lane_.Hold(true);
+  BeginLoad(CommandId(3));
+  BeginLoad(CommandId(4));
+  std::thread other([this] { lane_.Hold(false); });
+  loader_->ForgetAll();
+  other.join();
+  EXPECT_EQ(lane_.copied(), 3 * each);
 }
 
 TEST_F(TierLoaderOrderTest, AStepFollowsGroupsOfLayersThatDouble) {
@@ -140,7 +158,7 @@ TEST_F(TierLoaderOrderTest, AStepFollowsGroupsOfLayersThatDouble) {
   ASSERT_TRUE(adapter.ok());
   // The last page is not full.
   const auto layers_in = [&](uint64_t bytes) {
-    bytes -= DeviceAdapter::TableBytes(*layout_, kNumLayers, 0);
+    bytes -= TableBytes();
     return static_cast<int>((bytes + kLayerBytes - 1) / kLayerBytes);
   };
   for (int layer = 0; layer < kNumLayers; ++layer) {
