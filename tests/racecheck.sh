@@ -27,6 +27,7 @@ lora kernels_lora_cuda_test Decode/LoraCudaTest.*/31:Decode/LoraCudaTest.*/61:De
 lora_long kernels_lora_cuda_test Long/LoraCudaTest.*/22:Long/LoraCudaTest.*/28
 exchange kernels_lora_exchange_test Sizes/LoraExchangeTest.*/0
 norm kernels_norm_cuda_test Any/NormCudaTest.Adds*/31:Any/NormCudaTest.Adds*/61:Any/NormCudaTest.Adds*/66
+norm_few kernels_norm_cuda_test Few/NormCudaTest.Adds*/8:Few/NormCudaTest.Adds*/13
 norm_wide kernels_norm_cuda_test Any/NormCudaTest.Adds*/64
 norm_long kernels_norm_cuda_test Long/NormCudaTest.Adds*/16
 rope kernels_rope_cuda_test Any/RopeCudaTest.Rotates*/31:Any/RopeCudaTest.Rotates*/61:Any/RopeCudaTest.Rotates*/66

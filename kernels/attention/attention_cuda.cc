@@ -39,6 +39,7 @@ class Best : public PagedAttention {
 
   std::string Plan(const AttentionBatch& batch, cudaStream_t stream) override {
     batch_ = batch;
+    decodes_ = DecodesRows(batch);
     if (batch.max_q_len <= 1 || prefill_ == nullptr) return "";
     return prefill_->Plan(batch, stream);
   }
@@ -47,10 +48,21 @@ class Best : public PagedAttention {
       const std::string error = RunPrefill(kv, qkv, out, stream);
       if (!error.empty()) return error;
     }
-    return Describe(decode_->Run(batch_, kv, qkv, out, stream));
+    return decodes_ ? Describe(decode_->Run(batch_, kv, qkv, out, stream)) : "";
   }
 
  private:
+  // Whether a row is the decode kernel's, pads among them. Any may be where every row has one
+  // query: a graph runs the step again with other rows.
+  static bool DecodesRows(const AttentionBatch& batch) {
+    if (batch.max_q_len <= 1) return true;
+    const AttentionRows& rows = batch.host;
+    for (int r = 0; r < batch.num_rows; ++r) {
+      if (rows.q_begin[r + 1] - rows.q_begin[r] == 1 || rows.kv_len[r] == 0) return true;
+    }
+    return false;
+  }
+
   std::string RunPrefill(const PagedKv& kv, const void* qkv, void* out, cudaStream_t stream) {
     if (prefill_ != nullptr) return prefill_->Run(kv, qkv, out, stream);
     return Describe(
@@ -61,6 +73,7 @@ class Best : public PagedAttention {
   std::unique_ptr<DecodeAttention> decode_;
   std::unique_ptr<FlashPrefill> prefill_;
   AttentionBatch batch_;
+  bool decodes_ = true;
 };
 
 }  // namespace

@@ -246,6 +246,35 @@ TEST(AttentionCudaTest, GraphFollowsTheLengthsInDeviceMemory) {
   }
 }
 
+// The kernel of rows with one query is left out of a step that has none.
+TEST(AttentionCudaTest, PromptsAloneLaunchOneKernel) {
+  const CaseShape shape = {Type::kBF16, {8, 2, 128}, 16};
+  const std::vector<CaseRow> prompts = {{37, 37, 2}, {300, 300, 8}};
+  for (const std::vector<CaseRow>& more :
+       {std::vector<CaseRow>{}, {CaseRow{1, 20, 3}}, {CaseRow{3, 0, 0}}}) {
+    std::vector<CaseRow> rows = prompts;
+    rows.insert(rows.end(), more.begin(), more.end());
+    AttentionCase test(shape, rows);
+    std::string error;
+    const auto attention = MakePagedAttention(test.shapes(), &error);
+    ASSERT_NE(attention, nullptr) << error;
+    ASSERT_EQ(attention->Plan(test.batch(), nullptr), "");
+    cudaStream_t stream;
+    cudaGraph_t graph;
+    size_t kernels = 0;
+    ASSERT_EQ(cudaStreamCreate(&stream), cudaSuccess);
+    ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+    EXPECT_EQ(attention->Run(test.kv(), test.qkv(), test.out(), stream), "");
+    ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+    ASSERT_EQ(cudaGraphGetNodes(graph, nullptr, &kernels), cudaSuccess);
+    EXPECT_EQ(kernels, 1 + more.size());
+    cudaGraphDestroy(graph);
+    cudaStreamDestroy(stream);
+    ASSERT_EQ(RunBest(test), "");
+    EXPECT_LT(test.Error(), kBf16Bound);
+  }
+}
+
 TEST(AttentionCudaTest, ShapesThatAreRefused) {
   std::string error;
   AttentionShapes shapes;

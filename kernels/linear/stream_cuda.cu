@@ -20,11 +20,9 @@ constexpr int kBarrierBytes = 4 * 8 * kMaxStages + 16;
 // second cache before its use.
 constexpr int kSharedRoom = 10240;
 constexpr int SharedAhead(int token_rows) { return token_rows < 64 ? 72 << 20 : 512 << 20; }
-// Bytes of w that a block which shares has under way at most, 0: what its ring holds. The other
+// Bytes of w that a block which shares has under way at most, of what its ring holds. The other
 // kernels' loads, each of a chain, wait behind them: 200 KB a block are 6 µs of memory.
-constexpr int SharedPace(int token_rows) {
-  return token_rows == 8 ? 48 << 10 : token_rows == 64 ? 64 << 10 : 0;
-}
+constexpr int kSharedPace = 48 << 10;
 
 int CeilDiv(int a, int b) { return (a + b - 1) / b; }
 int RoundUp(int a, int unit) { return CeilDiv(a, unit) * unit; }
@@ -240,10 +238,8 @@ std::string StreamLinear::Run(const LinearArgs& args, cudaStream_t stream) const
   if (args.shares) {
     const int stage_bytes = kSms * BoxesBytes(tile.rows + token_rows, ring.stage_boxes);
     ring.trigger = 1 + SharedAhead(token_rows) / stage_bytes;
-    if (const int bytes = SharedPace(token_rows); bytes != 0) {
-      ring.pace = CeilDiv(bytes, BoxesBytes(tile.rows, ring.stage_boxes));
-      ring.pace_always = true;
-    }
+    ring.pace = CeilDiv(kSharedPace, BoxesBytes(tile.rows, ring.stage_boxes));
+    ring.pace_always = true;
   }
   return Run(args, tile, ring, stream);
 }

@@ -1,6 +1,6 @@
-// Expand of one token by a block on tensor cores (bf16), with the bits of expand_tile.cuh: a warp
-// takes four pieces of 64 columns, all 8 columns of its mma are the one token, and each lane keeps
-// 8 columns of the piece that its quad stands for.
+// Expand of one token by a block or a cluster on tensor cores (bf16), with the bits of
+// expand_tile.cuh: a warp takes four pieces of 64 columns, all 8 columns of its mma are the one
+// token, and each lane keeps 8 columns of the piece that its quad stands for.
 #pragma once
 
 #include "kernels/lora/expand_tile.cuh"
@@ -12,18 +12,16 @@ class ExpandRow {
   static constexpr int kPieces = 4;
   static constexpr int kColumns = 64 * kPieces;  // of a warp
 
-  // The lane's 8 columns of the row.
-  static __device__ __forceinline__ int Column() {
-    return static_cast<int>(threadIdx.x) / 32 * kColumns + Quad() * 64 + Group() * 8;
+  // The lane's 8 columns of the row; warp: of those that share the row.
+  static __device__ __forceinline__ int Column(int warp) {
+    return warp * kColumns + Quad() * 64 + Group() * 8;
   }
 
   // Of the target 0, which has all `n` columns, and the token at place `slot` in the order of the
   // rows. This and LoadFirst read what no kernel of the step writes.
   __device__ __forceinline__ ExpandRow(const LoraStep& step, const LoraTargets& targets, int n,
-                                       int slot)
-      : row_(LoadKept(step.rows + slot)),
-        first_column_(static_cast<int>(threadIdx.x) / 32 * kColumns + Group() * 8),
-        n_(n) {
+                                       int slot, int warp)
+      : row_(LoadKept(step.rows + slot)), warp_(warp), n_(n) {
     if (row_.sites != nullptr) site_ = LoadKept(&SiteOf(row_.sites, targets, 0));
   }
   __device__ __forceinline__ int token() const { return row_.token; }
@@ -31,7 +29,7 @@ class ExpandRow {
   // The first 16 rows of Bᵀ; the others go to the second cache.
   __device__ __forceinline__ void LoadFirst(const LoraStep& step) {
     const int lane = threadIdx.x % 32;
-    const int column = static_cast<int>(threadIdx.x) / 32 * kColumns + lane % kPieces * 64;
+    const int column = warp_ * kColumns + lane % kPieces * 64;
     for (int r = 16 + lane / kPieces; r < site_.lora_rank; r += 32 / kPieces) {
       if (column < n_) {
         PrefetchL2(SlabRow<__nv_bfloat16>(step, LoadKept(site_.b + r)) + column);
@@ -102,7 +100,7 @@ class ExpandRow {
   }
   __device__ __forceinline__ void LoadRows(const LoraStep& step, int p, int k,
                                            const uint32_t (&offset)[4], uint4 (&b)[4]) const {
-    const int column = first_column_ + p * 64;
+    const int column = warp_ * kColumns + Group() * 8 + p * 64;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       b[i] = {};
@@ -112,25 +110,26 @@ class ExpandRow {
     }
   }
 
-  // scale · v[k + 4q … k + 4q + 3], as the mma's b.
+  // scale · v[k + 4q … k + 4q + 3], as the mma's b. Eight lanes want the same: each loads one of
+  // the splits, so that all are on their way together.
   __device__ __forceinline__ uint2 LoadV(const LoraStep& step, int splits, int k) const {
-    constexpr int kBatch = 2;
+    constexpr int kBatch = 8;
     const float* from = VOf(step, splits, row_.member, 0) + k + 4 * Quad();
     const int padded = PaddedRank(site_.lora_rank);
     float4 sum = {};
 #pragma unroll 1
     for (int first = 0; first < splits; first += kBatch) {
-      float4 part[kBatch];
-#pragma unroll
-      for (int s = 0; s < kBatch; ++s) {
-        part[s] = {};
-        if (first + s < splits) {
-          part[s] = *reinterpret_cast<const float4*>(from + (first + s) * padded);
-        }
+      float4 part = {};
+      if (first + Group() < splits) {
+        part = *reinterpret_cast<const float4*>(from + (first + Group()) * padded);
       }
 #pragma unroll
       for (int s = 0; s < kBatch; ++s) {
-        sum.x += part[s].x, sum.y += part[s].y, sum.z += part[s].z, sum.w += part[s].w;
+        if (first + s < splits) {
+          const int lane = 4 * s + Quad();
+          sum.x += __shfl_sync(~0u, part.x, lane), sum.y += __shfl_sync(~0u, part.y, lane);
+          sum.z += __shfl_sync(~0u, part.z, lane), sum.w += __shfl_sync(~0u, part.w, lane);
+        }
       }
     }
     const float scale = site_.scale * row_.scale;
@@ -147,12 +146,13 @@ class ExpandRow {
 
   __device__ __forceinline__ void AddStacked(const LoraStep& step, const LoraTargets& targets,
                                              int splits, float (&out)[8]) const {
-    if (Column() >= n_) return;
+    const int column = Column(warp_);
+    if (column >= n_) return;
 #pragma unroll 1
     for (int entry = row_.next; entry >= 0; entry = step.rows[entry].next) {
       const LoraRow& row = step.rows[entry];
       const Columns8 sum = ExpandEntry(step.slab, &SiteOf(row.sites, targets, 0), row.scale,
-                                       VOf(step, splits, row.member, 0), splits, Column());
+                                       VOf(step, splits, row.member, 0), splits, column);
 #pragma unroll
       for (int i = 0; i < 8; ++i) out[i] += sum.x[i];
     }
@@ -160,7 +160,7 @@ class ExpandRow {
 
   LoraRow row_;
   LoraSiteEntry site_ = {};
-  int first_column_, n_;
+  int warp_, n_;
   uint4 b_[kPieces][4];  // rows of Bᵀ
 };
 

@@ -58,24 +58,26 @@ NormCut CutOf(int n) {
   return cut.warps <= kNormMaxWarps ? cut : NormCut{};
 }
 
-// Few tokens. With LoRA the block's registers hold B of its row, in all columns: where rows share
-// adapters, or are very few, or there is no room for that, a cluster of blocks for eight rows is
-// faster. The bits are the same.
+// Few tokens. With LoRA registers hold B of a row, in all columns: where rows share adapters,
+// unless they are very few, a cluster of blocks for eight rows is faster. The bits are the same.
 bool FitsRow(const AddNormArgs& args, const NormCut& cut, bool with_lora, const LoraStep& lora,
              const LoraTargets& targets) {
   const int threads = 8 * cut.cluster * cut.warps;
   if (args.tokens > kMaxRowTokens || threads > kNormRowThreads) return false;
   return !with_lora ||
-         (threads <= kNormRowLoraThreads && args.tokens > 8 && 2 * lora.max_groups > args.tokens &&
-          targets.count == 1 && targets.column[0] == 0 && targets.features[0] == args.n);
+         (threads <= kNormRowLoraThreads * cut.cluster &&
+          (args.tokens <= 8 || 2 * lora.max_groups > args.tokens) && targets.count == 1 &&
+          targets.column[0] == 0 && targets.features[0] == args.n);
 }
 
 template <bool kLora>
 void AddNormRow(const AddNormArgs& args, const NormCut& cut, const LoraStep& lora,
                 const LoraTargets& targets, cudaStream_t stream) {
-  const int threads = (8 * cut.cluster * cut.warps + 31) / 32 * 32;
-  LaunchDependent(AddNormRowKernel<kLora>, args.tokens, threads, 0, stream, 1, args, lora, targets,
-                  LoraSplits(args.tokens, targets.in), cut.cluster, cut.warps);
+  const int cluster = kLora ? cut.cluster : 1;
+  const int warps = (8 * cut.cluster * cut.warps + 32 * cluster - 1) / (32 * cluster);
+  LaunchDependent(AddNormRowKernel<kLora>, args.tokens * cluster, 32 * warps, 0, stream, cluster,
+                  args, lora, targets, LoraSplits(args.tokens, targets.in), cut.cluster, cut.warps,
+                  cluster);
 }
 
 template <bool kLora>
@@ -89,8 +91,8 @@ void AddNormTile(const AddNormArgs& args, const NormCut& cut, const LoraStep& lo
 }
 
 bool TakesLong(const AddNormArgs& args, const LoraTargets& targets) {
-  return args.tokens > kDecodeTokens && args.rows == nullptr && args.n % 64 == 0 &&
-         args.n <= 4 * kNormRun && AlignedTargets(targets, 64);
+  return args.tokens > kDecodeTokens && args.n % 64 == 0 && args.n <= 4 * kNormRun &&
+         AlignedTargets(targets, 64);
 }
 
 // A row is too wide to share what tokens share of B: the expand goes before.
@@ -98,7 +100,8 @@ void AddNormLong(const AddNormArgs& args, bool with_lora, const LoraStep& lora,
                  const LoraTargets& targets, cudaStream_t stream) {
   if (with_lora) LoraExpand(lora, targets, args.n, args.delta, args.tokens, stream);
   const auto kernel = args.n <= 2 * kNormRun ? AddNormLongKernel<2> : AddNormLongKernel<4>;
-  LaunchDependent(kernel, args.tokens, kNormThreads, 0, stream, 1, args);
+  LaunchDependent(kernel, args.rows == nullptr ? args.tokens : args.num_rows, kNormThreads, 0,
+                  stream, 1, args);
 }
 
 }  // namespace

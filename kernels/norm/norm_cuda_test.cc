@@ -120,6 +120,14 @@ INSTANTIATE_TEST_SUITE_P(
                                      Mix::kZipf, Mix::kMixedRanks, Mix::kStacked),
                      testing::Values(Shape{64, 512, 576}, Shape{19, 96, 32}, Shape{3, 24, 17},
                                      Shape{33, 4104, 4096}, Shape{21, 64, 5120})));
+// Where a cluster takes a row; v of more splits than lanes load together.
+INSTANTIATE_TEST_SUITE_P(Few, NormCudaTest,
+                         testing::Combine(testing::Values(Type::kBF16),
+                                          testing::Values(Mix::kIdentical, Mix::kDistinct,
+                                                          Mix::kMixedRanks, Mix::kStacked),
+                                          testing::Values(Shape{1, 4104, 4096},
+                                                          Shape{7, 18440, 5120}, Shape{3, 96, 8192},
+                                                          Shape{8, 64, 192})));
 INSTANTIATE_TEST_SUITE_P(
     Long, NormCudaTest,
     testing::Combine(testing::Values(Type::kF32, Type::kBF16),

@@ -7,11 +7,12 @@ namespace rootstock::kernels::cuda {
 
 constexpr int kNormRun = 8 * kNormThreads;  // columns that a block's threads hold at a time
 
-// grid [tokens]; n ≤ kRuns · kNormRun, a multiple of 8.
+// grid: a block for each token, or for each of args.rows; n ≤ kRuns · kNormRun, a multiple of 8.
 template <int kRuns>
 __global__ void __launch_bounds__(kNormThreads, 8 / kRuns) AddNormLongKernel(AddNormArgs args) {
   GridLaunchDependents();
-  const size_t row = static_cast<size_t>(blockIdx.x) * args.n;
+  const int token = args.rows == nullptr ? blockIdx.x : args.rows[blockIdx.x];
+  const size_t row = static_cast<size_t>(token) * args.n;
   float* residual = args.residual + row;
   const auto* delta = static_cast<const __nv_bfloat16*>(args.delta);
   float x[kRuns][8];
@@ -37,10 +38,10 @@ __global__ void __launch_bounds__(kNormThreads, 8 / kRuns) AddNormLongKernel(Add
       x[i][c] += add[c];
       squares += x[i][c] * x[i][c];
     }
-    if (delta != nullptr) Store8(residual + column, x[i]);
+    if (delta != nullptr && args.rows == nullptr) Store8(residual + column, x[i]);
   }
   const float inverse = rsqrtf(BlockSum(squares) / static_cast<float>(args.n) + args.eps);
-  auto* out = static_cast<__nv_bfloat16*>(args.out) + row;
+  auto* out = static_cast<__nv_bfloat16*>(args.out) + static_cast<size_t>(blockIdx.x) * args.n;
 #pragma unroll
   for (int i = 0; i < kRuns; ++i) {
     const int column = i * kNormRun + 8 * threadIdx.x;

@@ -3,6 +3,7 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/lora/lora_launch.h"
 #include "kernels/rope/rope_cuda.h"
+#include "kernels/rope/rope_long.cuh"
 #include "kernels/rope/rope_tile.cuh"
 
 namespace rootstock::kernels::cuda {
@@ -27,6 +28,17 @@ void RopeTile(const RopeArgs& args, const LoraStep& lora, const LoraTargets& tar
                   targets, LoraSplits(args.tokens, targets.in));
 }
 
+void RopeLong(const RopeArgs& args, bool with_lora, const LoraStep& lora,
+              const LoraTargets& targets, cudaStream_t stream) {
+  const int heads = args.heads.num_heads + 2 * args.heads.num_kv_heads;
+  if (with_lora) {
+    LaunchDependent(RopeExpandKernel, LongPairBlocks(lora, heads, 4), kExpandLongThreads, 0, stream,
+                    1, args, lora, targets);
+  } else {
+    LaunchDependent(RopeLongKernel, (args.tokens + 7) / 8, 32 * kRopeLongWarps, 0, stream, 1, args);
+  }
+}
+
 }  // namespace
 
 void RopeWriteKv(const RopeArgs& args, const LoraStep& lora, const LoraTargets& targets,
@@ -36,6 +48,7 @@ void RopeWriteKv(const RopeArgs& args, const LoraStep& lora, const LoraTargets& 
   if (args.type == Type::kF32) {
     (with_lora ? RopePlain<float, true> : RopePlain<float, false>)(args, lora, targets, stream);
   } else if (args.heads.head_dim == 128 && AlignedTargets(targets, 128)) {
+    if (args.tokens > kDecodeTokens) return RopeLong(args, with_lora, lora, targets, stream);
     (with_lora ? RopeTile<true, 2> : RopeTile<false, 2>)(args, lora, targets, stream);
   } else if (args.heads.head_dim == 64 && AlignedTargets(targets, 64)) {
     (with_lora ? RopeTile<true, 1> : RopeTile<false, 1>)(args, lora, targets, stream);

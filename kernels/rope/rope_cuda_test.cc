@@ -177,6 +177,12 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Combine(testing::Values(Type::kF32, Type::kBF16),
                      testing::Values(Mix::kIdentical, Mix::kMixedRanks, Mix::kStacked),
                      testing::Values(Shape{257, {4, 2, 128}}, Shape{300, {9, 3, 64}})));
+// Heads that the warps of a block don't share evenly; none for some.
+INSTANTIATE_TEST_SUITE_P(LongHeads, RopeCudaTest,
+                         testing::Combine(testing::Values(Type::kBF16),
+                                          testing::Values(Mix::kNone, Mix::kZipf, Mix::kStacked),
+                                          testing::Values(Shape{259, {27, 1, 128}},
+                                                          Shape{300, {1, 1, 128}})));
 
 }  // namespace
 }  // namespace rootstock::kernels::cuda

@@ -144,12 +144,13 @@ struct RopeTokens {
   }
 };
 
-// grid: any.
+// grid: any. With LoRA the next kernel starts when those ahead of this one have ended: what it
+// fetches first would be in the way of v and B.
 template <bool kLora, int kPieces>
 __global__ void __launch_bounds__(32 * kRopeWarps, kRopeBlocks<kLora>)
     RopeTileKernel(RopeArgs args, LoraStep step, LoraTargets targets, int splits) {
   using Expand = ExpandTile<kPieces, 1>;
-  GridLaunchDependents();
+  if (!kLora) GridLaunchDependents();
   const HeadShape& heads = args.heads;
   Expand expand;
   LoraTile tile;
@@ -176,6 +177,7 @@ __global__ void __launch_bounds__(32 * kRopeWarps, kRopeBlocks<kLora>)
     RopeTokens<kLora, kPieces> tokens(args, head);
     tokens.Prepare(tile, expand, 0);
     GridDependencyWait();
+    if (kLora) GridLaunchDependents();
     for (int octet = 0; octet * 8 < tile.count; ++octet) {
       if (kLora && tile.count > 8) expand.SetOctet(step, octet);
       if (kLora && octet > 0) expand.LoadFirst(step, pieces);
