@@ -63,6 +63,7 @@ absl::StatusOr<AdapterParts> OpenAdapters(const CoordinatorOptions& options, con
   parts.uploads = std::make_unique<UploadStore>(
       std::filesystem::path(options.data) / "uploads",
       UploadLimits{.max_weights_bytes = static_cast<uint64_t>(options.max_adapter_bytes),
+                   .max_tenant_bytes = static_cast<uint64_t>(options.max_tenant_upload_bytes),
                    .max_bytes = static_cast<uint64_t>(options.max_upload_bytes)});
   RETURN_IF_ERROR(parts.uploads->Open());
   if (!options.adapter_store.empty()) {

@@ -10,7 +10,7 @@
 #include "coordinator/adapters/lazy_adapters.h"
 #include "coordinator/adapters/registry.h"
 #include "coordinator/content/adapter_sources.h"
-#include "coordinator/content/upload_store.h"
+#include "coordinator/content/uploads/upload_store.h"
 #include "coordinator/options.h"
 #include "coordinator/rpc/work_pool.h"
 

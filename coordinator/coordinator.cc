@@ -238,9 +238,9 @@ void Coordinator::Parts::MakeServices() {
                                                admin_pool.get(), registrations.get());
   engine->SetPins(AllPins(*store.registry));
   aliases = std::make_unique<AliasesService>(store.registry.get(), admin_pool.get());
-  uploads =
-      std::make_unique<UploadsService>(store.uploads.get(), store.registry.get(), engine.get(),
-                                       model.spec, upload_pool.get(), registrations.get());
+  uploads = std::make_unique<UploadsService>(store.uploads.get(), store.registry.get(),
+                                             engine.get(), model.spec, upload_pool.get(),
+                                             registrations.get(), UploadMetrics(monitor->metrics));
   cluster = std::make_unique<ClusterService>(
       ClusterFacts{
           .version = ROOTSTOCK_VERSION,

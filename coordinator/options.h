@@ -22,7 +22,8 @@ struct CoordinatorOptions {
   std::string object_store;                  // URI; holds all content, the disk is a cache then
   int64_t blob_bytes = 0;                    // of content on disk; 0: what there is
   int64_t max_adapter_bytes = int64_t{4} << 30;
-  int64_t max_upload_bytes = int64_t{16} << 30;
+  int64_t max_tenant_upload_bytes = int64_t{8} << 30;
+  int64_t max_upload_bytes = int64_t{32} << 30;
   uint32_t max_model_len = 0;  // 0: the model's
   uint32_t max_num_seqs = 64;
   uint32_t max_num_batched_tokens = 2048;

@@ -73,6 +73,15 @@ int CopyTo(int from, int to) {
   return fchmod(to, 0644) == 0 && fsync(to) == 0 ? 0 : errno;
 }
 
+// errno; 0 when every directory from `folder` up to `top` is on the disk.
+int SyncFolders(fs::path folder, const fs::path& top) {
+  for (;; folder = folder.parent_path()) {
+    const Descriptor directory(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (directory.get() < 0 || fsync(directory.get()) != 0) return errno;
+    if (folder == top) return 0;
+  }
+}
+
 }  // namespace
 
 std::string FileStore::UriOf(const std::string& key) const {
@@ -83,11 +92,27 @@ absl::Status FileStore::Failed(const std::string& key, int error) const {
   return MakeError(CodeOfErrno(error), Reason::kIoError, "uri", UriOf(key), std::strerror(error));
 }
 
+absl::StatusOr<fs::path> FileStore::Root() const {
+  std::error_code error;
+  fs::path root = fs::canonical(root_, error);
+  if (!error && fs::is_directory(root, error)) return root;
+  const int why = error ? error.value() : ENOTDIR;
+  const absl::StatusCode code = CodeOfErrno(why);
+  return MakeError(code == absl::StatusCode::kNotFound ? absl::StatusCode::kUnavailable : code,
+                   Reason::kIoError, "uri", uri_.ToString(),
+                   absl::StrCat("the store's directory: ", std::strerror(why)));
+}
+
+absl::Status FileStore::Create() {
+  std::error_code error;
+  fs::create_directories(root_, error);
+  return Root().status();
+}
+
 absl::StatusOr<fs::path> FileStore::Find(const std::string& key) const {
   RETURN_IF_ERROR(CheckObjectKey(key));
+  ASSIGN_OR_RETURN(const fs::path root, Root());
   std::error_code error;
-  const fs::path root = fs::canonical(root_, error);
-  if (error) return Failed("", error.value());
   const fs::path real = fs::canonical(root / key, error);
   if (error) return Failed(key, error.value());
   if (!IsInside(root, real)) {
@@ -137,16 +162,24 @@ absl::Status FileStore::Stream(const std::string& key, int fd, uint64_t bytes,
   return absl::OkStatus();
 }
 
+absl::StatusOr<fs::path> FileStore::MakeFolder(const std::string& key) const {
+  ASSIGN_OR_RETURN(const fs::path root, Root());
+  const fs::path folder = (root_ / key).parent_path();
+  std::error_code error;
+  fs::path known = folder;
+  while (!fs::exists(known, error)) known = known.parent_path();
+  if (!IsInside(root, fs::canonical(known, error)) || error) {
+    return InvalidField(Reason::kPathInvalid, "uri", UriOf(key), "leads out of the store");
+  }
+  fs::create_directories(folder, error);
+  if (error) return Failed(key, error.value());
+  return known;
+}
+
 absl::Status FileStore::Put(const std::string& key, const fs::path& file) {
   RETURN_IF_ERROR(CheckObjectKey(key));
   const fs::path target = root_ / key;
-  std::error_code error;
-  fs::create_directories(target.parent_path(), error);
-  if (error) return Failed(key, error.value());
-  const fs::path root = fs::canonical(root_, error);
-  if (error || !IsInside(root, fs::canonical(target.parent_path(), error)) || error) {
-    return InvalidField(Reason::kPathInvalid, "uri", UriOf(key), "leads out of the store");
-  }
+  ASSIGN_OR_RETURN(const fs::path known, MakeFolder(key));
   const Descriptor from(open(file.c_str(), O_RDONLY | O_CLOEXEC));
   if (from.get() < 0) return Failed(key, errno);
   std::string name = (target.parent_path() / ".new-XXXXXX").string();
@@ -154,9 +187,12 @@ absl::Status FileStore::Put(const std::string& key, const fs::path& file) {
   if (to.get() < 0) return Failed(key, errno);
   int failed = CopyTo(from.get(), to.get());
   if (failed == 0 && rename(name.c_str(), target.c_str()) != 0) failed = errno;
-  if (failed == 0) return absl::OkStatus();
-  unlink(name.c_str());
-  return Failed(key, failed);
+  if (failed == 0) {
+    failed = SyncFolders(target.parent_path(), known);
+  } else {
+    unlink(name.c_str());
+  }
+  return failed == 0 ? absl::OkStatus() : Failed(key, failed);
 }
 
 absl::Status FileStore::Remove(const std::string& key) {
@@ -165,8 +201,11 @@ absl::Status FileStore::Remove(const std::string& key) {
   if (absl::IsNotFound(path.status())) return absl::OkStatus();
   RETURN_IF_ERROR(path.status());
   std::error_code error;
-  fs::remove(root_ / key, error);
-  return error ? Failed(key, error.value()) : absl::OkStatus();
+  const fs::path target = root_ / key;
+  fs::remove(target, error);
+  if (error) return Failed(key, error.value());
+  const int failed = SyncFolders(target.parent_path(), target.parent_path());
+  return failed == 0 ? absl::OkStatus() : Failed(key, failed);
 }
 
 }  // namespace rootstock

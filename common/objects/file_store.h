@@ -15,6 +15,7 @@ class FileStore : public ObjectStore {
  public:
   explicit FileStore(StoreUri uri) : uri_(std::move(uri)), root_(uri_.prefix) {}
 
+  absl::Status Create() override;
   absl::StatusOr<uint64_t> Size(const std::string& key) override;
   absl::Status Get(const std::string& key, uint64_t max_bytes, const Sink& sink) override;
   absl::Status Put(const std::string& key, const std::filesystem::path& file) override;
@@ -24,8 +25,12 @@ class FileStore : public ObjectStore {
  private:
   std::string UriOf(const std::string& key) const;
   absl::Status Failed(const std::string& key, int error) const;
+  // Of the directory itself: UNAVAILABLE when it is not there, which says nothing of any object.
+  absl::StatusOr<std::filesystem::path> Root() const;
   // The real path of an object that is there.
   absl::StatusOr<std::filesystem::path> Find(const std::string& key) const;
+  // Makes the folder of a key, inside the store; the last one that was there already.
+  absl::StatusOr<std::filesystem::path> MakeFolder(const std::string& key) const;
   absl::Status Stream(const std::string& key, int fd, uint64_t bytes, const Sink& sink) const;
 
   const StoreUri uri_;

@@ -7,11 +7,13 @@
 
 #include "common/base/status.h"
 #include "common/objects/object_store.h"
+#include "common/objects/sync_log.h"
 
 namespace rootstock {
 namespace {
 
 namespace fs = std::filesystem;
+using testing::ElementsAre;
 using testing::HasSubstr;
 
 class FileStoreTest : public testing::Test {
@@ -56,6 +58,40 @@ TEST_F(FileStoreTest, GivesBackWhatWasPut) {
   EXPECT_TRUE(fs::is_empty(dir_ / "store/a"));
 }
 
+TEST_F(FileStoreTest, WhatIsPutOrRemovedIsOnTheDiskWithItsFolders) {
+  const fs::path root = fs::canonical(dir_ / "store");
+  {
+    const SyncLog log;
+    ASSERT_TRUE(store_->Put("a/b/c", Write("in", "x")).ok());
+    ASSERT_EQ(log.paths().size(), 4u);  // the file, then each folder that has got an entry
+    EXPECT_THAT(log.paths()[0], HasSubstr((root / "a/b/.new-").string()));
+    EXPECT_EQ(log.paths()[1], root / "a/b");
+    EXPECT_EQ(log.paths()[2], root / "a");
+    EXPECT_EQ(log.paths()[3], root);
+  }
+  const SyncLog log;
+  ASSERT_TRUE(store_->Remove("a/b/c").ok());
+  EXPECT_THAT(log.paths(), ElementsAre(root / "a/b"));
+}
+
+TEST_F(FileStoreTest, AStoreThatIsNotThereSaysNothingOfItsObjects) {
+  fs::rename(dir_ / "store", dir_ / "unmounted");
+  const auto away = [&](const absl::Status& status) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+    EXPECT_EQ(GetErrorDetail(status)->field, "uri");
+  };
+  away(Read("a").status());
+  away(store_->Size("a").status());
+  away(store_->Remove("a"));
+  away(store_->Put("a", Write("in", "x")));
+  std::ofstream(dir_ / "store") << "a file";
+  away(Read("a").status());
+  fs::remove(dir_ / "store");
+  EXPECT_TRUE(store_->Create().ok());
+  EXPECT_TRUE(absl::IsNotFound(Read("a").status()));
+  EXPECT_TRUE(store_->Put("a", Write("in", "x")).ok());
+}
+
 TEST_F(FileStoreTest, RefusesWhatLeadsOut) {
   Write("secret", "s");
   fs::create_symlink(dir_ / "secret", dir_ / "store/link");
@@ -67,6 +103,7 @@ TEST_F(FileStoreTest, RefusesWhatLeadsOut) {
     EXPECT_FALSE(store_->Size(key).ok()) << key;
   }
   EXPECT_FALSE(store_->Put("up/new", Write("in", "x")).ok());
+  EXPECT_FALSE(store_->Put("up/new/x", Write("in", "x")).ok());
   EXPECT_FALSE(fs::exists(dir_ / "new"));
 }
 

@@ -40,21 +40,24 @@ struct ObjectStoreOptions {
   static ObjectStoreOptions FromEnvironment();
 };
 
-// Keys are relative, parts joined by '/', none of them "", "." or "..". Errors: NOT_FOUND, no such
-// object; PERMISSION_DENIED; INVALID_ARGUMENT for a key; RESOURCE_EXHAUSTED, / size_limit or a full
-// disk; DATA_LOSS / truncated, changed while it was read; UNAVAILABLE / io_error or truncated,
-// tried again already; DEADLINE_EXCEEDED for a stall, likewise; CANCELLED. Each names the object's
-// URI, never a secret. *Thread-safe.*
+// Keys are relative, parts joined by '/', none of them "", "." or "..". Errors: NOT_FOUND, the
+// store is there and has no such object; PERMISSION_DENIED; FAILED_PRECONDITION, no such bucket or
+// one elsewhere; INVALID_ARGUMENT for a key; RESOURCE_EXHAUSTED, / size_limit or a full disk;
+// DATA_LOSS / truncated, changed while it was read; UNAVAILABLE / io_error or truncated, tried
+// again already; DEADLINE_EXCEEDED for a stall, likewise; CANCELLED. Each names the object's URI in
+// the field "uri", never a secret. *Thread-safe.*
 class ObjectStore {
  public:
   // With the object's bytes in order; an error of it ends the Get with that error.
   using Sink = std::function<absl::Status(std::string_view bytes)>;
 
   virtual ~ObjectStore() = default;
+  // Makes the place itself, once, for a store that is new: a directory. Buckets are their owners'.
+  virtual absl::Status Create() { return absl::OkStatus(); }
   virtual absl::StatusOr<uint64_t> Size(const std::string& key) = 0;
   // Of more than `max_bytes` nothing reaches the sink when the store tells the size beforehand.
   virtual absl::Status Get(const std::string& key, uint64_t max_bytes, const Sink& sink) = 0;
-  // Whole or not at all. The file must not change meanwhile.
+  // Whole or not at all; durable when it returns. The file must not change meanwhile.
   virtual absl::Status Put(const std::string& key, const std::filesystem::path& file) = 0;
   // Absent is fine.
   virtual absl::Status Remove(const std::string& key) = 0;

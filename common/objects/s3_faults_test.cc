@@ -85,6 +85,14 @@ TEST(S3FaultsTest, WhatCannotChangeIsNotTriedAgain) {
   }
 }
 
+TEST(S3FaultsTest, AnAbsentBucketIsNoAbsentObject) {
+  HttpFixture server({Error(404, "<Error><Code>NoSuchBucket</Code></Error>")});
+  EXPECT_EQ(Get(*StoreAt(server)).status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(StoreAt(server)->Remove("a").code(), absl::StatusCode::kFailedPrecondition);
+  HttpFixture absent({Error(404, "<Error><Code>NoSuchKey</Code></Error>")});
+  EXPECT_EQ(Get(*StoreAt(absent)).status.code(), absl::StatusCode::kNotFound);
+}
+
 TEST(S3FaultsTest, GoesOnWhereABodyEnded) {
   HttpFixture server(
       {HttpAnswer(200, 10, "0123"), HttpAnswer(206, 6, "456"), HttpAnswer(206, 3, "789")});

@@ -38,7 +38,9 @@ std::string ErrorCode(const std::string& body) {
   return body.substr(begin + kOpen.size(), end - begin - kOpen.size());
 }
 
-absl::StatusCode CodeOfHttp(int http) {
+// A bucket that is not there says nothing of any object.
+absl::StatusCode CodeOfHttp(int http, const std::string& error_code) {
+  if (error_code == "NoSuchBucket") return absl::StatusCode::kFailedPrecondition;
   if (http == 404) return absl::StatusCode::kNotFound;
   if (http == 401 || http == 403) return absl::StatusCode::kPermissionDenied;
   if (http == 412) return absl::StatusCode::kDataLoss;
@@ -96,12 +98,12 @@ absl::Status S3Store::StatusOf(const HttpClient::Answer& answer, const std::stri
   const int http = answer.head.status;
   if (http / 100 == 2) return absl::OkStatus();
   std::string text = absl::StrCat("the store answers HTTP ", http);
-  if (const std::string code = ErrorCode(answer.error_body); !code.empty()) {
-    absl::StrAppend(&text, " ", code);
-  }
+  const std::string code = ErrorCode(answer.error_body);
+  if (!code.empty()) absl::StrAppend(&text, " ", code);
+  if (http == 403) absl::StrAppend(&text, "; without s3:ListBucket for absent keys too");
   if (http == 412) absl::StrAppend(&text, ": the object changed while it was read");
   if (http / 100 == 3) absl::StrAppend(&text, ": the bucket is elsewhere; set AWS_REGION");
-  return MakeError(CodeOfHttp(http), Reason::kIoError, "uri", UriOf(key), text);
+  return MakeError(CodeOfHttp(http, code), Reason::kIoError, "uri", UriOf(key), text);
 }
 
 absl::StatusOr<uint64_t> S3Store::Size(const std::string& key) {

@@ -226,6 +226,8 @@ absl::StatusOr<std::ifstream> Registry::ReadContent(const Digest& digest) {
 
 void Registry::CancelReads() { impl_->contents->blobs.Cancel(); }
 
+void Registry::AwaitRemovals() { impl_->contents->blobs.AwaitRemovals(); }
+
 absl::Status Registry::CheckBase(const Digest& fingerprint) {
   const std::lock_guard lock(impl_->database_mutex);
   ASSIGN_OR_RETURN(const Digest known,

@@ -168,6 +168,8 @@ class Registry {
   absl::StatusOr<std::ifstream> ReadContent(const Digest& digest);
   // What waits for the object store ends soon.
   void CancelReads();
+  // Waits until content that nothing holds any more is off the disk.
+  void AwaitRemovals();
 
   // The base's record: written at the first call, equal ever after. FAILED_PRECONDITION /
   // group_mismatch with both fingerprints.

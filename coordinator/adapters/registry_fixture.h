@@ -59,9 +59,11 @@ class RegistryTest : public testing::Test {
     registry_ = *std::move(opened);
   }
   bool BlobThere(const Digest& d) {
+    if (registry_) registry_->AwaitRemovals();
     return std::filesystem::exists(base_ / "data" / "blobs" / d.Hex());
   }
   size_t Blobs() {
+    if (registry_) registry_->AwaitRemovals();
     size_t n = 0;
     for ([[maybe_unused]] const auto& e :
          std::filesystem::directory_iterator(base_ / "data" / "blobs"))

@@ -47,6 +47,7 @@ class RegistryProperty : public testing::TestWithParam<uint32_t> {
 
   // Blobs are those of contents that a version or a request holds.
   void CheckBlobs() {
+    registry_->AwaitRemovals();
     std::set<std::string> expected, found;
     for (const std::string& text : model_.Texts()) expected.insert(Sha256Of(text).Hex());
     for (const AdapterHandle& handle : requests_) expected.insert(handle->digest.Hex());

@@ -4,8 +4,10 @@
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/log.h"
 #include "common/base/status.h"
 #include "coordinator/content/durable_file.h"
+#include "coordinator/content/store_error.h"
 
 namespace rootstock {
 namespace {
@@ -27,17 +29,22 @@ std::optional<std::string> KeyUnder(const StoreUri& root, const StoreUri& uri) {
   return uri.prefix.substr(root.prefix.size() + 1);
 }
 
-absl::Status NoAdapter(const std::string& uri, const std::string& file) {
-  return MakeError(absl::StatusCode::kNotFound, Reason::kPathInvalid, "path", uri,
+absl::Status NoAdapter(const AskedFor& asked, const std::string& file) {
+  return MakeError(absl::StatusCode::kNotFound, Reason::kPathInvalid, asked.field, asked.value,
                    absl::StrCat("there is no ", file));
 }
 
 absl::Status Copy(ObjectStore& store, const std::string& key, uint64_t max_bytes,
                   const fs::path& file) {
   DurableFile out(file);
-  RETURN_IF_ERROR(
-      store.Get(key, max_bytes, [&](std::string_view bytes) { return out.Append(bytes); }));
-  return out.Commit();
+  const absl::Status got =
+      store.Get(key, max_bytes, [&](std::string_view bytes) { return out.Append(bytes); });
+  if (got.ok()) return out.Commit();
+  const auto detail = GetErrorDetail(got);
+  if (!detail || detail->reason != Reason::kSizeLimit) return got;
+  // Of the adapter, not of a lack of room.
+  return InvalidField(Reason::kSizeLimit, detail->field, detail->value,
+                      absl::StrCat("more than the ", max_bytes, " bytes allowed"));
 }
 
 }  // namespace
@@ -70,20 +77,21 @@ absl::StatusOr<std::unique_ptr<AdapterSources>> AdapterSources::Open(fs::path sc
 }
 
 absl::Status AdapterSources::FetchFiles(const Root& root, const std::string& key,
-                                        const std::string& uri, const fs::path& directory) const {
+                                        const AskedFor& asked, const fs::path& directory) const {
   absl::Status config =
       Copy(*root.store, key + "/" + kConfigName, kMaxConfigFileBytes, directory / kConfigName);
-  if (absl::IsNotFound(config)) return NoAdapter(uri, kConfigName);
+  if (absl::IsNotFound(config)) return NoAdapter(asked, kConfigName);
   RETURN_IF_ERROR(config);
   absl::Status weights =
       Copy(*root.store, key + "/" + kWeightsName, max_weights_bytes_, directory / kWeightsName);
   if (!absl::IsNotFound(weights)) return weights;
-  if (!root.store->Size(key + "/" + kPickledName).ok()) return NoAdapter(uri, kWeightsName);
-  return InvalidField(Reason::kPickle, "path", uri, "holds pickled weights, which are not read");
+  if (!root.store->Size(key + "/" + kPickledName).ok()) return NoAdapter(asked, kWeightsName);
+  return InvalidField(Reason::kPickle, asked.field, asked.value,
+                      "holds pickled weights, which are not read");
 }
 
 absl::Status AdapterSources::FetchFrom(const std::vector<Root>& roots, const std::string& uri,
-                                       const Use& use) {
+                                       const AskedFor& asked, const Use& use, absl::Status& store) {
   absl::StatusOr<StoreUri> parsed = ParseStoreUri(uri);
   RETURN_IF_ERROR(parsed.status());
   for (const Root& root : roots) {
@@ -92,12 +100,25 @@ absl::Status AdapterSources::FetchFrom(const std::vector<Root>& roots, const std
     const fs::path directory = scratch_ / absl::StrCat(++next_);
     std::error_code error;
     fs::create_directory(directory, error);
-    absl::Status status = FetchFiles(root, *key, uri, directory);
-    if (status.ok()) status = use(directory);
+    store = FetchFiles(root, *key, asked, directory);
+    const absl::Status status = store.ok() ? use(directory) : store;
     fs::remove_all(directory, error);
     return status;
   }
   return InvalidField(Reason::kPathInvalid, "path", uri, "is not under an allowed source");
+}
+
+absl::Status AdapterSources::FetchOwn(const std::string& uri, const Use& use) {
+  const std::string model = uri.substr(uri.rfind('/') + 1);
+  absl::Status store;
+  const absl::Status status = FetchFrom(own_, uri, {"model", model}, use, store);
+  if (store.ok() || absl::IsNotFound(store)) return status;
+  LogWarning("the adapter store: ", std::string(store.message()));
+  const absl::Status told = WithoutUri(store, "model", model);
+  if (!absl::IsDeadlineExceeded(told)) return told;
+  // That is the store's time, not the client's.
+  return MakeError(absl::StatusCode::kUnavailable, Reason::kIoError, "model", model,
+                   "the store gives no answer; try again later");
 }
 
 void AdapterSources::Cancel() {

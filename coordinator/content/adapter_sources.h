@@ -14,6 +14,11 @@
 
 namespace rootstock {
 
+// What a caller has named, for errors.
+struct AskedFor {
+  std::string field, value;
+};
+
 struct AdapterSourceOptions {
   std::vector<StoreUri> allowed;  // what clients may name lies under one of these
   std::vector<StoreUri> own;      // what the coordinator looks for by itself, whoever asks
@@ -36,14 +41,16 @@ class AdapterSources {
 
   // Hands the fetched copy to `use`, then removes it. INVALID_ARGUMENT / path_invalid for what is
   // not under an allowed URI, without a look at it; / pickle where only pickled weights lie;
-  // NOT_FOUND / path_invalid where there is no adapter; else the store's errors.
+  // NOT_FOUND / path_invalid where the store is there and has no adapter; / size_limit; else the
+  // store's errors.
   absl::Status Fetch(const std::string& uri, const Use& use) {
-    return FetchFrom(allowed_, uri, use);
+    absl::Status store;
+    return FetchFrom(allowed_, uri, {"path", uri}, use, store);
   }
-  // The same for a URI that the coordinator has made, under one of its own.
-  absl::Status FetchOwn(const std::string& uri, const Use& use) {
-    return FetchFrom(own_, uri, use);
-  }
+  // The same for a URI that the coordinator has made, under one of its own. Errors are for clients
+  // who have named a model: they don't say where the store is (WithoutUri), UNAVAILABLE when it
+  // gives no answer.
+  absl::Status FetchOwn(const std::string& uri, const Use& use);
   // Fetches that run and those to come end soon, with CANCELLED.
   void Cancel();
 
@@ -54,8 +61,10 @@ class AdapterSources {
   };
   AdapterSources(std::filesystem::path scratch, uint64_t max_weights_bytes)
       : scratch_(std::move(scratch)), max_weights_bytes_(max_weights_bytes) {}
-  absl::Status FetchFrom(const std::vector<Root>& roots, const std::string& uri, const Use& use);
-  absl::Status FetchFiles(const Root& root, const std::string& key, const std::string& uri,
+  // `store`: what came of the copying alone.
+  absl::Status FetchFrom(const std::vector<Root>& roots, const std::string& uri,
+                         const AskedFor& asked, const Use& use, absl::Status& store);
+  absl::Status FetchFiles(const Root& root, const std::string& key, const AskedFor& asked,
                           const std::filesystem::path& directory) const;
 
   const std::filesystem::path scratch_;

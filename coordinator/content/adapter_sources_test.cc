@@ -29,8 +29,10 @@ class AdapterSourcesTest : public testing::Test {
       Write(std::string(adapter) + "/adapter_model.safetensors", "weights");
     }
     Write("store/team/pickled/adapter_model.bin", "pickle");
-    sources_ = *AdapterSources::Open(
-        dir_ / "scratch", {.allowed = {*ParseStoreUri(Uri("store/team"))}, .max_weights_bytes = 7});
+    sources_ =
+        *AdapterSources::Open(dir_ / "scratch", {.allowed = {*ParseStoreUri(Uri("store/team"))},
+                                                 .own = {*ParseStoreUri(Uri("store/team"))},
+                                                 .max_weights_bytes = 7});
   }
   void TearDown() override { fs::remove_all(dir_); }
 
@@ -38,14 +40,22 @@ class AdapterSourcesTest : public testing::Test {
     std::ofstream(dir_ / name) << bytes;
   }
   std::string Uri(const std::string& path) const { return "file://" + (dir_ / path).string(); }
-  absl::Status Fetch(const std::string& uri) {
-    return sources_->Fetch(uri, [&](const fs::path& path) {
+  absl::Status Fetch(const std::string& uri, bool own = false) {
+    const auto use = [&](const fs::path& path) {
       std::stringstream weights;
       weights << std::ifstream(path / "adapter_model.safetensors").rdbuf();
       seen_ = weights.str();
       EXPECT_TRUE(fs::exists(path / "adapter_config.json"));
       return use_;
-    });
+    };
+    return own ? sources_->FetchOwn(uri, use) : sources_->Fetch(uri, use);
+  }
+  // What the client of a model hears of the coordinator's own store.
+  absl::Status FetchOwn(const std::string& name) {
+    const absl::Status status = Fetch(Uri("store/team/" + name), /*own=*/true);
+    EXPECT_THAT(std::string(status.message()), testing::Not(HasSubstr(dir_.string())));
+    EXPECT_EQ(status.ok() ? "model" : GetErrorDetail(status)->field, "model") << status;
+    return status;
   }
   Reason ReasonOf(const absl::Status& status) const { return GetErrorDetail(status)->reason; }
 
@@ -83,10 +93,34 @@ TEST_F(AdapterSourcesTest, NamesWhatIsMissingPickledOrTooLarge) {
   EXPECT_EQ(ReasonOf(Fetch(Uri("store/team/pickled"))), Reason::kPickle);
   Write("store/team/pirate/adapter_model.safetensors", "weights+");
   EXPECT_EQ(ReasonOf(Fetch(Uri("store/team/pirate"))), Reason::kSizeLimit);
+  EXPECT_TRUE(absl::IsInvalidArgument(Fetch(Uri("store/team/pirate"))));
   Write("store/team/pirate/adapter_config.json", std::string((64 << 10) + 1, ' '));
   EXPECT_EQ(ReasonOf(Fetch(Uri("store/team/pirate"))), Reason::kSizeLimit);
   EXPECT_EQ(seen_, "");
   EXPECT_TRUE(fs::is_empty(dir_ / "scratch"));
+}
+
+TEST_F(AdapterSourcesTest, ItsOwnStoreIsNotToldToClients) {
+  EXPECT_EQ(FetchOwn("pirate"), absl::OkStatus());
+  EXPECT_TRUE(absl::IsNotFound(FetchOwn("nobody")));
+  EXPECT_EQ(ReasonOf(FetchOwn("pickled")), Reason::kPickle);
+  Write("store/team/pirate/adapter_model.safetensors", "weights+");
+  const absl::Status large = FetchOwn("pirate");
+  EXPECT_EQ(ReasonOf(large), Reason::kSizeLimit);
+  EXPECT_TRUE(absl::IsInvalidArgument(large));  // of the adapter: no use in trying again
+  // A store that is not there says nothing of its adapters.
+  fs::rename(dir_ / "store", dir_ / "unmounted");
+  const absl::Status away = FetchOwn("nobody");
+  EXPECT_TRUE(absl::IsUnavailable(away));
+  EXPECT_EQ(away.message(), "model=nobody: the store can't be reached; try again later");
+  fs::rename(dir_ / "unmounted", dir_ / "store");
+  EXPECT_TRUE(absl::IsNotFound(FetchOwn("nobody")));
+  // What the use says is its own.
+  Write("store/team/pirate/adapter_model.safetensors", "weights");
+  use_ = InvalidField(Reason::kDora, "model", "use_dora", "no");
+  EXPECT_EQ(FetchOwn("pirate"), use_);
+  sources_->Cancel();
+  EXPECT_TRUE(absl::IsCancelled(FetchOwn("pirate")));
 }
 
 TEST_F(AdapterSourcesTest, EmptiesItsScratchAtStartAndEndsWhenCancelled) {

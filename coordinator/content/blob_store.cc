@@ -1,9 +1,6 @@
 #include "coordinator/content/blob_store.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <span>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -11,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
+#include "common/objects/blob_key.h"
 #include "coordinator/content/durable_file.h"
 
 namespace rootstock {
@@ -21,28 +19,31 @@ namespace fs = std::filesystem;
 // Names the object store that holds all that is on disk.
 constexpr char kRemoteFile[] = ".object-store";
 
-std::string KeyOf(const Digest& digest) { return "blobs/" + digest.Hex(); }
+// One for each object store that this disk has been a cache of.
+std::string LedgerName(const std::string& remote_name) {
+  return ".stored-" + Sha256Of(remote_name).Short();
+}
 
-absl::Status NoContent(const Digest& digest) {
-  return MakeError(absl::StatusCode::kNotFound, Reason::kIoError, "digest", digest.Short(),
-                   "its stored content is missing");
+absl::Status Unlink(const fs::path& file) {
+  std::error_code error;
+  fs::remove(file, error);
+  return error ? StoreError(file, error.value()) : absl::OkStatus();
 }
 
 }  // namespace
 
 BlobStore::BlobStore(fs::path directory, BlobStoreOptions options)
-    : directory_(std::move(directory)), options_(std::move(options)) {
-  if (options_.remote) remover_ = std::thread([this] { RemoveFromRemote(); });
+    : directory_(std::move(directory)),
+      options_(std::move(options)),
+      ledger_(directory_ / LedgerName(options_.remote_name)),
+      unlinks_([this](const Digest& digest) { return Unlink(PathOf(digest)); },
+               options_.removal_retry) {
+  if (!options_.remote) return;
+  removals_ = std::make_unique<RemovalQueue>(
+      [this](const Digest& digest) { return RemoveRemote(digest); }, options_.removal_retry);
 }
 
-BlobStore::~BlobStore() {
-  {
-    const std::lock_guard lock(mutex_);
-    stopping_ = true;
-    changed_.notify_all();
-  }
-  if (remover_.joinable()) remover_.join();
-}
+BlobStore::~BlobStore() = default;
 
 fs::path BlobStore::PathOf(const Digest& digest) const { return directory_ / digest.Hex(); }
 
@@ -50,13 +51,12 @@ absl::Status BlobStore::Open(const std::set<Digest>& keep) {
   std::error_code error;
   fs::create_directories(directory_, error);
   if (error) return StoreError(directory_, error.value());
-  const std::lock_guard lock(mutex_);
   std::vector<std::pair<fs::file_time_type, Digest>> found;
   for (fs::directory_iterator it(directory_, error), end; !error && it != end;
        it.increment(error)) {
     const auto digest = Digest::FromHex(it->path().filename().string());
     std::error_code ignored;
-    if (it->path().filename() == kRemoteFile) continue;
+    if (it->path().filename() == kRemoteFile || it->is_directory(ignored)) continue;
     if (digest && keep.contains(*digest)) {
       found.emplace_back(fs::last_write_time(it->path(), ignored), *digest);
     } else {
@@ -65,128 +65,119 @@ absl::Status BlobStore::Open(const std::set<Digest>& keep) {
   }
   if (error) return StoreError(directory_, error.value());
   std::sort(found.begin(), found.end());
-  for (const auto& [time, digest] : found) {
-    std::error_code ignored;
-    Add(digest, fs::file_size(PathOf(digest), ignored));
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [time, digest] : found) {
+      std::error_code ignored;
+      Add(digest, fs::file_size(PathOf(digest), ignored));
+    }
   }
-  return FillRemote();
+  if (!options_.remote) return Unlink(directory_ / kRemoteFile);
+  RETURN_IF_ERROR(FillRemote());
+  ASSIGN_OR_RETURN(const std::set<Digest> gone, ledger_.Open(keep));
+  for (const Digest& digest : gone) removals_->Add(digest);
+  return absl::OkStatus();
 }
 
-// Under the mutex. Only what the object store holds may leave the disk.
+// Only what the object store holds may leave the disk. Nobody else is about yet.
 absl::Status BlobStore::FillRemote() {
   const fs::path file = directory_ / kRemoteFile;
-  if (!options_.remote) {
-    std::error_code ignored;
-    fs::remove(file, ignored);
-    return absl::OkStatus();
-  }
   std::string known;
   std::getline(std::ifstream(file), known);
   if (known == options_.remote_name) return absl::OkStatus();
+  RETURN_IF_ERROR(options_.remote->Create());
+  RETURN_IF_ERROR(ledger_.Open({}).status());
   size_t done = 0;
-  for (const auto& [digest, entry] : entries_) {
-    RETURN_IF_ERROR(options_.remote->Put(KeyOf(digest), PathOf(digest)));
+  for (auto& [digest, entry] : entries_) {
+    ASSIGN_OR_RETURN(const Digest got, DigestOfFile(PathOf(digest)));
+    if (got == digest) {
+      RETURN_IF_ERROR(PutRemote(digest, /*was_to_go=*/false));
+    } else {
+      entry.is_bad = true;
+      LogError("content ", digest.Short(), " is spoilt; it is not put into the object store");
+    }
     if (++done % 100 == 0)
       LogInfo("object store: ", done, " of ", entries_.size(), " contents put");
   }
   return WriteDurably(file, options_.remote_name);
 }
 
+absl::Status BlobStore::PutRemote(const Digest& digest, bool was_to_go) {
+  ASSIGN_OR_RETURN(const bool is_new, ledger_.Mark(digest));
+  const absl::Status put = options_.remote->Put(BlobKey(digest), PathOf(digest));
+  // It may have got there all the same.
+  if (!put.ok() && (is_new || was_to_go)) removals_->Add(digest);
+  return put;
+}
+
+absl::Status BlobStore::RemoveRemote(const Digest& digest) {
+  RETURN_IF_ERROR(options_.remote->Remove(BlobKey(digest)));
+  return ledger_.Unmark(digest);
+}
+
 absl::Status BlobStore::Put(const Digest& digest, const std::string& bytes) {
-  {
-    std::unique_lock lock(mutex_);
-    // Its removal may be under way.
-    changed_.wait(lock, [&] { return removing_ != digest; });
-    removals_.erase(digest);
-    if (!options_.remote && options_.max_bytes > 0 && bytes_ + bytes.size() > options_.max_bytes) {
-      return MakeError(absl::StatusCode::kResourceExhausted, Reason::kQuota, "data", digest.Short(),
-                       absl::StrCat("its ", bytes.size(), " bytes and the ", bytes_,
-                                    " that are stored exceed --blob-bytes, ", options_.max_bytes));
+  return Alone(digest, [&]() -> absl::Status {
+    RETURN_IF_ERROR(CheckBudget(digest, bytes.size()));
+    unlinks_.Forget(digest);
+    const bool was_to_go = removals_ && removals_->Forget(digest);
+    absl::Status put = WriteDurably(PathOf(digest), bytes);
+    if (put.ok() && options_.remote) put = PutRemote(digest, was_to_go);
+    if (put.ok()) {
+      Stored(digest, bytes.size());
+    } else {
+      Undo(digest);
     }
-  }
-  RETURN_IF_ERROR(WriteDurably(PathOf(digest), bytes));
-  if (options_.remote) {
-    const absl::Status put = options_.remote->Put(KeyOf(digest), PathOf(digest));
-    if (!put.ok()) {
-      std::error_code ignored;
-      fs::remove(PathOf(digest), ignored);
-      return put;
-    }
-  }
+    return put;
+  });
+}
+
+absl::Status BlobStore::CheckBudget(const Digest& digest, uint64_t bytes) const {
+  if (options_.remote || options_.max_bytes == 0) return absl::OkStatus();
   const std::lock_guard lock(mutex_);
-  Add(digest, bytes.size());
-  MakeRoom(digest);
-  return absl::OkStatus();
-}
-
-absl::StatusOr<std::ifstream> BlobStore::Read(const Digest& digest) {
-  for (;;) {
-    {
-      std::unique_lock lock(mutex_);
-      changed_.wait(lock, [&] { return !fetching_.contains(digest); });
-      // Opened under the mutex: what is dropped later stays readable.
-      errno = 0;
-      if (std::ifstream in(PathOf(digest), std::ios::binary); in) {
-        Touch(digest);
-        return in;
-      }
-      // Too many open files, say: that says nothing of the content.
-      if (errno != ENOENT) {
-        return MakeError(absl::StatusCode::kUnavailable, Reason::kIoError, "digest", digest.Short(),
-                         absl::StrCat("can't be read: ", std::strerror(errno)));
-      }
-      Drop(digest);
-      if (!options_.remote) return NoContent(digest);
-      fetching_.insert(digest);
-    }
-    const absl::Status fetched = Fetch(digest);
-    const std::lock_guard lock(mutex_);
-    fetching_.erase(digest);
-    changed_.notify_all();
-    RETURN_IF_ERROR(fetched);
-  }
-}
-
-absl::Status BlobStore::Fetch(const Digest& digest) {
-  DurableFile file(PathOf(digest));
-  Sha256 hash;
-  uint64_t bytes = 0;
-  RETURN_IF_ERROR(options_.remote->Get(KeyOf(digest), UINT64_MAX, [&](std::string_view more) {
-    hash.Update(std::span(reinterpret_cast<const uint8_t*>(more.data()), more.size()));
-    bytes += more.size();
-    return file.Append(more);
-  }));
-  if (const Digest got = hash.Finish(); got != digest) {
-    return MakeError(absl::StatusCode::kDataLoss, Reason::kDigestMismatch, "digest", digest.Short(),
-                     absl::StrCat("the object store has ", got.Short(), " in its place"));
-  }
-  RETURN_IF_ERROR(file.Commit());
-  const std::lock_guard lock(mutex_);
-  Add(digest, bytes);
-  MakeRoom(digest);
-  return absl::OkStatus();
-}
-
-void BlobStore::Touch(const Digest& digest) {
   const auto it = entries_.find(digest);
-  if (it != entries_.end()) uses_.splice(uses_.end(), uses_, it->second.use);
+  const uint64_t others = bytes_ - (it == entries_.end() ? 0 : it->second.bytes);
+  if (others + bytes <= options_.max_bytes) return absl::OkStatus();
+  return MakeError(absl::StatusCode::kResourceExhausted, Reason::kQuota, "data", digest.Short(),
+                   absl::StrCat("its ", bytes, " bytes and the ", others,
+                                " that are stored exceed --blob-bytes, ", options_.max_bytes));
 }
 
-void BlobStore::Add(const Digest& digest, uint64_t bytes) {
-  const auto [it, fresh] = entries_.try_emplace(digest);
-  if (fresh) {
-    it->second.use = uses_.insert(uses_.end(), digest);
-  } else {
-    bytes_ -= it->second.bytes;
+void BlobStore::Undo(const Digest& digest) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (entries_.contains(digest)) return;  // was there before
+    unlinks_.Add(digest);
   }
-  it->second.bytes = bytes;
+  unlinks_.Drain();
+}
+
+void BlobStore::Stored(const Digest& digest, uint64_t bytes) {
+  const std::optional<FileStamp> stamp = StampOf(PathOf(digest));
+  {
+    const std::lock_guard lock(mutex_);
+    lost_.erase(digest);
+    Add(digest, bytes).verified = stamp;
+    // Only what the object store holds too may go.
+    if (!options_.remote || options_.max_bytes == 0) return;
+    while (bytes_ > options_.max_bytes && uses_.front() != digest) {
+      unlinks_.Add(uses_.front());
+      Drop(Digest(uses_.front()));
+    }
+  }
+  unlinks_.Drain();
+}
+
+BlobStore::Entry& BlobStore::Add(const Digest& digest, uint64_t bytes) {
+  Drop(digest);
+  Entry& entry = entries_[digest];
+  entry.use = uses_.insert(uses_.end(), digest);
+  entry.bytes = bytes;
+  entry.number = ++next_number_;
   bytes_ += bytes;
-  Touch(digest);
+  return entry;
 }
 
 void BlobStore::Drop(const Digest& digest) {
-  std::error_code ignored;
-  fs::remove(PathOf(digest), ignored);
   const auto it = entries_.find(digest);
   if (it == entries_.end()) return;
   bytes_ -= it->second.bytes;
@@ -194,51 +185,26 @@ void BlobStore::Drop(const Digest& digest) {
   entries_.erase(it);
 }
 
-// Only what the object store holds too may go.
-void BlobStore::MakeRoom(const Digest& keep) {
-  if (!options_.remote || options_.max_bytes == 0) return;
-  while (bytes_ > options_.max_bytes && uses_.front() != keep) Drop(Digest(uses_.front()));
-}
-
 void BlobStore::Remove(const Digest& digest) {
   const std::lock_guard lock(mutex_);
   Drop(digest);
-  if (!options_.remote) return;
-  removals_.insert(digest);
-  changed_.notify_all();
-}
-
-void BlobStore::RemoveFromRemote() {
-  std::unique_lock lock(mutex_);
-  for (;;) {
-    changed_.wait(lock, [&] { return stopping_ || !removals_.empty(); });
-    if (stopping_) return;
-    const Digest digest = *removals_.begin();
-    removals_.erase(removals_.begin());
-    removing_ = digest;
-    lock.unlock();
-    const absl::Status removed = options_.remote->Remove(KeyOf(digest));
-    if (!removed.ok()) {
-      LogWarning("content ", digest.Short(),
-                 " stays in the object store: ", std::string(removed.message()));
-    }
-    lock.lock();
-    removing_.reset();
-    changed_.notify_all();
-  }
+  lost_.erase(digest);
+  unlinks_.Add(digest);
+  if (removals_) removals_->Add(digest);
 }
 
 bool BlobStore::Holds(const Digest& digest, uint64_t bytes) const {
   const std::lock_guard lock(mutex_);
   const auto it = entries_.find(digest);
-  return it != entries_.end() && it->second.bytes == bytes;
+  return it != entries_.end() && it->second.bytes == bytes && !it->second.is_bad;
 }
 
 bool BlobStore::IsLost(const Digest& digest, uint64_t bytes) const {
   const std::lock_guard lock(mutex_);
+  if (lost_.contains(digest)) return true;
   const auto it = entries_.find(digest);
   if (it == entries_.end()) return options_.remote == nullptr;
-  return it->second.bytes != bytes;
+  return it->second.is_bad || (it->second.bytes != bytes && options_.remote == nullptr);
 }
 
 void BlobStore::Cancel() {

@@ -1,22 +1,26 @@
 // Canonical adapter content by digest: on disk, and in an object store behind it.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <list>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <set>
 #include <string>
-#include <thread>
 #include <unordered_map>
 
 #include "absl/status/statusor.h"
 #include "common/base/digest.h"
 #include "common/objects/object_store.h"
+#include "coordinator/content/blob_file.h"
+#include "coordinator/content/removal_queue.h"
+#include "coordinator/content/store_ledger.h"
 
 namespace rootstock {
 
@@ -26,6 +30,7 @@ struct BlobStoreOptions {
   // use it. Null: the disk holds all.
   std::shared_ptr<ObjectStore> remote;
   std::string remote_name;  // another one than before gets what is on disk at Open
+  std::chrono::milliseconds removal_retry = std::chrono::seconds(30);
 };
 
 // Files DIR/<digest>, complete or absent. What was used last goes last when the disk's budget is
@@ -33,21 +38,24 @@ struct BlobStoreOptions {
 class BlobStore {
  public:
   BlobStore(std::filesystem::path directory, BlobStoreOptions options);
-  ~BlobStore();  // waits for a removal from the object store that runs
+  ~BlobStore();  // waits for a removal that runs; Open makes up for those to come
 
-  // Makes the directory; removes unfinished files and blobs that are not in `keep`. With an object
-  // store that is new here, all blobs on disk are put there first.
+  // Makes the directory; removes unfinished files and blobs that are not in `keep`, these from the
+  // object store too. With an object store that is new here, all blobs on disk are put there first.
   absl::Status Open(const std::set<Digest>& keep);
   // Durable when it returns, in the object store too. RESOURCE_EXHAUSTED / quota when the budget
   // has no room and no object store stands behind it, / io_error for a full disk; INTERNAL /
   // io_error; the object store's errors. Each leaves nothing behind.
   absl::Status Put(const Digest& digest, const std::string& bytes);
-  // Positioned at its first byte. Fetched from the object store, and verified, when it is not on
-  // disk: may take long then. NOT_FOUND; DATA_LOSS / digest_mismatch.
+  // Positioned at its first byte. What the disk lacks or holds spoilt is fetched from the object
+  // store and verified: may take long then. NOT_FOUND; DATA_LOSS / digest_mismatch; UNAVAILABLE /
+  // io_error; WithoutUri's of the object store.
   absl::StatusOr<std::ifstream> Read(const Digest& digest);
-  // Never waits for the object store, from which it goes soon.
+  // Never waits, neither for the disk nor for the object store, from which it goes soon.
   void Remove(const Digest& digest);
-  // On disk with that size.
+  // Waits until what was removed so far is off the disk.
+  void AwaitRemovals() { unlinks_.Drain(); }
+  // On disk with that size. Neither this nor IsLost waits for a disk.
   bool Holds(const Digest& digest, uint64_t bytes) const;
   // Neither there nor, as far as anybody knows, in the object store.
   bool IsLost(const Digest& digest, uint64_t bytes) const;
@@ -57,30 +65,45 @@ class BlobStore {
  private:
   struct Entry {
     uint64_t bytes = 0;
-    std::list<Digest>::iterator use;  // in uses_
+    std::list<Digest>::iterator use;    // in uses_
+    std::optional<FileStamp> verified;  // of the file whose digest was right
+    bool is_bad = false;                // the digest was wrong, and there is no other copy
+    uint64_t number = 0;                // of all entries ever
   };
   std::filesystem::path PathOf(const Digest& digest) const;
-  absl::Status Fetch(const Digest& digest);
   absl::Status FillRemote();
-  // Under the mutex.
-  void Touch(const Digest& digest);
-  void Add(const Digest& digest, uint64_t bytes);
-  void MakeRoom(const Digest& keep);
+  absl::Status CheckBudget(const Digest& digest, uint64_t bytes) const;
+  absl::Status PutRemote(const Digest& digest, bool was_to_go);
+  absl::Status RemoveRemote(const Digest& digest);
+  // Takes a file that no entry stands for off the disk.
+  void Undo(const Digest& digest);
+  // Runs `work` when nobody else works on the content.
+  absl::Status Alone(const Digest& digest, const std::function<absl::Status()>& work);
+  absl::Status Fetch(const Digest& digest);
+  absl::Status Verify(const Digest& digest, uint64_t number);
+  bool IsVerified(const Digest& digest, uint64_t number,
+                  const std::optional<FileStamp>& stamp) const;
+  // Takes the mutex: a whole file of right content is on disk.
+  void Stored(const Digest& digest, uint64_t bytes);
+
+  // Under the mutex; none of them touches a disk.
+  Entry& Add(const Digest& digest, uint64_t bytes);
   void Drop(const Digest& digest);
-  void RemoveFromRemote();
+  void Touch(const Entry& entry) { uses_.splice(uses_.end(), uses_, entry.use); }
 
   const std::filesystem::path directory_;
   const BlobStoreOptions options_;
+  StoreLedger ledger_;
   mutable std::mutex mutex_;
   std::unordered_map<Digest, Entry> entries_;  // on disk
   std::list<Digest> uses_;                     // least recently used first
   uint64_t bytes_ = 0;
-  std::set<Digest> fetching_;
-  std::set<Digest> removals_;  // from the object store, to come
-  std::optional<Digest> removing_;
-  bool stopping_ = false;
+  uint64_t next_number_ = 0;
+  std::set<Digest> busy_;  // somebody works on it
+  std::set<Digest> lost_;  // the object store has not got it, or other bytes
   std::condition_variable changed_;
-  std::thread remover_;
+  RemovalQueue unlinks_;  // these two end first: their threads use all of the above
+  std::unique_ptr<RemovalQueue> removals_;  // from the object store
 };
 
 }  // namespace rootstock

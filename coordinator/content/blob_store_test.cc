@@ -67,6 +67,8 @@ TEST_F(BlobStoreTest, WithoutAnObjectStoreTheBudgetRefuses) {
               HasSubstr("its 1 bytes and the 10 that are stored exceed --blob-bytes, 10"));
   EXPECT_FALSE(OnDisk("x"));
   store_->Remove(Sha256Of("12345"));
+  store_->AwaitRemovals();
+  EXPECT_FALSE(OnDisk("12345"));
   EXPECT_TRUE(Put("x").ok());
   EXPECT_EQ(Read("x"), "x");
 }
@@ -124,6 +126,31 @@ TEST_F(BlobStoreTest, AnObjectStoreThatIsNewGetsWhatLiesOnDiskFirst) {
   EXPECT_FALSE(fs::exists(RemoteFile("12345")));
 }
 
+TEST_F(BlobStoreTest, AnObjectStoreThatIsNewGetsNothingSpoilt) {
+  Open(0, false);
+  EXPECT_TRUE(Put("12345").ok());
+  std::ofstream(dir_ / "disk" / Sha256Of("12345").Hex()) << "1234x";
+  Open(0, true, {Sha256Of("12345")});
+  EXPECT_FALSE(fs::exists(RemoteFile("12345")));
+  EXPECT_TRUE(store_->IsLost(Sha256Of("12345"), 5));
+}
+
+TEST_F(BlobStoreTest, AnObjectStoreThatIsAwayIsNotMadeAnew) {
+  Open(5, true);
+  EXPECT_TRUE(Put("12345").ok());
+  EXPECT_TRUE(Put("54321").ok());
+  fs::rename(Remote(), dir_ / "unmounted");
+  Open(5, true, {Sha256Of("12345"), Sha256Of("54321")});
+  EXPECT_EQ(Read("54321"), "54321");
+  EXPECT_TRUE(absl::IsUnavailable(store_->Read(Sha256Of("12345")).status()));
+  EXPECT_TRUE(absl::IsUnavailable(Put("third")));
+  EXPECT_FALSE(OnDisk("third"));
+  EXPECT_FALSE(fs::exists(Remote()));
+  EXPECT_FALSE(store_->IsLost(Sha256Of("12345"), 5));
+  fs::rename(dir_ / "unmounted", Remote());
+  EXPECT_EQ(Read("12345"), "12345");
+}
+
 TEST_F(BlobStoreTest, WhatCannotBeOpenedNowIsNotLost) {
   Open(0, false);
   EXPECT_TRUE(Put("12345").ok());
@@ -148,13 +175,6 @@ TEST_F(BlobStoreTest, WhatIsRemovedLeavesBothAndMayComeBack) {
   store_->Remove(Sha256Of("other"));
   EXPECT_EQ(Read("again"), "again");
   EXPECT_TRUE(fs::exists(RemoteFile("again")));
-}
-
-TEST_F(BlobStoreTest, AStoreThatRefusesLeavesNothingBehind) {
-  std::ofstream(Remote()) << "no directory";
-  Open(0, true);
-  EXPECT_FALSE(Put("12345").ok());
-  EXPECT_FALSE(OnDisk("12345"));
 }
 
 TEST_F(BlobStoreTest, KeepsWhatNamesHoldOverARestart) {

@@ -16,14 +16,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-bool SyncDirectory(const fs::path& directory) {
-  const int fd = open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) return false;
-  const bool synced = fsync(fd) == 0;
-  close(fd);
-  return synced;
-}
-
 }  // namespace
 
 absl::Status StoreError(const fs::path& file, int error) {
@@ -31,6 +23,13 @@ absl::Status StoreError(const fs::path& file, int error) {
                                                        : absl::StatusCode::kInternal;
   return MakeError(code, Reason::kIoError, "file", file.filename().string(),
                    absl::StrCat("cannot be stored: ", std::strerror(error)));
+}
+
+absl::Status SyncDirectory(const fs::path& directory) {
+  const int fd = open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const int failed = fd < 0 || fsync(fd) != 0 ? errno : 0;
+  if (fd >= 0) close(fd);
+  return failed == 0 ? absl::OkStatus() : StoreError(directory, failed);
 }
 
 DurableFile::DurableFile(fs::path file)
@@ -65,7 +64,7 @@ absl::Status DurableFile::Commit() {
   if (error_ != 0) return StoreError(file_, error_);
   close(fd_);
   fd_ = -1;
-  return SyncDirectory(file_.parent_path()) ? absl::OkStatus() : StoreError(file_, errno);
+  return SyncDirectory(file_.parent_path());
 }
 
 absl::Status WriteDurably(const fs::path& file, std::string_view bytes) {

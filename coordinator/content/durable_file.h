@@ -12,6 +12,8 @@ namespace rootstock {
 // RESOURCE_EXHAUSTED for a full disk, else INTERNAL; both io_error.
 absl::Status StoreError(const std::filesystem::path& file, int error);
 
+absl::Status SyncDirectory(const std::filesystem::path& directory);
+
 // A file that appears under its name when it is whole. *One thread at a time.*
 class DurableFile {
  public:

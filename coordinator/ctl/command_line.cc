@@ -79,6 +79,10 @@ void AddAdapterCommands(CommandLineValues& v, std::vector<CommandSpec>& out) {
                  .arguments = {Argument("NAME", &v.name), Argument("DIR", &v.path)},
                  .table = {NewVersionFlag(&v.new_version)},
                  .run = [&v] { return UploadAdapter(v.client, v.name, v.path, v.new_version); }});
+  out.push_back({.name = "adapter abort-upload",
+                 .help = "forget what came of an unfinished upload",
+                 .arguments = {Argument("UPLOAD", &v.name)},
+                 .run = [&v] { return AbortUpload(v.client, v.name); }});
   out.push_back({.name = "adapter show",
                  .help = "what was understood of it, and where it is",
                  .arguments = {AdapterArgument(&v.adapter)},

@@ -27,6 +27,8 @@ int AddAdapter(const ClientOptions& options, const std::string& name, const std:
 // Sends a local PEFT directory; goes on where an earlier try of the same files ended.
 int UploadAdapter(const ClientOptions& options, const std::string& name,
                   const std::string& directory, bool new_version);
+// Gives the bytes of an unfinished one back.
+int AbortUpload(const ClientOptions& options, const std::string& upload_id);
 int ShowAdapter(const ClientOptions& options, const AdapterRef& ref);
 // All of them, or with a page size or token that one page.
 int ListAdapters(const ClientOptions& options, int32_t page_size, const std::string& page_token);

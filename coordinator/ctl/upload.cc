@@ -117,7 +117,36 @@ grpc::Status SendAll(v1::Uploads::Stub& stub, grpc::ClientContext& context,
   return stream->Finish();
 }
 
+// Of one that is there still, after an error.
+void TellWhatStays(v1::Uploads::Stub& stub, const ClientOptions& options, const std::string& id) {
+  v1::GetUploadRequest request;
+  request.set_tenant(options.tenant);
+  request.set_upload_id(id);
+  grpc::ClientContext context;
+  SetDeadline(options, context);
+  v1::Upload upload;
+  if (!stub.Get(&context, request, &upload).ok()) return;
+  std::fprintf(stderr,
+               "what came stays for a day: the same command goes on with it, "
+               "adapter abort-upload %s gives it up\n",
+               id.c_str());
+}
+
 }  // namespace
+
+int AbortUpload(const ClientOptions& options, const std::string& upload_id) {
+  v1::AbortUploadRequest request;
+  request.set_tenant(options.tenant);
+  request.set_upload_id(upload_id);
+  grpc::ClientContext context;
+  SetDeadline(options, context);
+  v1::AbortUploadResponse response;
+  const grpc::Status status =
+      v1::Uploads::NewStub(Connect(options))->Abort(&context, request, &response);
+  if (!status.ok()) return Fail(options, status, context);
+  if (options.json) PrintJson(response);
+  return kExitOk;
+}
 
 int UploadAdapter(const ClientOptions& options, const std::string& name,
                   const std::string& directory, bool new_version) {
@@ -137,7 +166,11 @@ int UploadAdapter(const ClientOptions& options, const std::string& name,
   grpc::ClientContext writing;
   SetDeadline(options, writing);
   status = SendAll(*stub, writing, options.tenant, directory, upload);
-  if (!status.ok()) return Fail(options, status, writing);
+  if (!status.ok()) {
+    const int code = Fail(options, status, writing);
+    TellWhatStays(*stub, options, upload.upload_id());
+    return code;
+  }
   v1::FinishUploadRequest finish;
   finish.set_tenant(options.tenant);
   finish.set_upload_id(upload.upload_id());
@@ -147,7 +180,11 @@ int UploadAdapter(const ClientOptions& options, const std::string& name,
   SetDeadline(options, finishing);
   v1::RegisterResponse response;
   status = stub->Finish(&finishing, finish, &response);
-  if (!status.ok()) return Fail(options, status, finishing);
+  if (!status.ok()) {
+    const int code = Fail(options, status, finishing);
+    TellWhatStays(*stub, options, upload.upload_id());
+    return code;
+  }
   PrintRegistered(options, response.adapter());
   return kExitOk;
 }

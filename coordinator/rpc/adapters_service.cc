@@ -85,6 +85,7 @@ class AdaptersService::Service : public v1::Adapters::CallbackService {
           const std::vector<RetiredVersion> gone,
           registry_->Unregister(request->name(), TenantOf(request->tenant()), request->version()));
       TellPins();
+      registry_->AwaitRemovals();  // the answer says that the blob is gone
       Reclaim(gone, registry_, engine_, [call, response](const ReclaimedBytes& freed) {
         call->Answer(absl::OkStatus(), [&] {
           response->set_freed_bytes(freed.blobs);

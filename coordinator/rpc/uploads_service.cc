@@ -46,8 +46,8 @@ void Fill(const UploadState& state, v1::Upload* out) {
 class WriteCall : public grpc::ServerReadReactor<v1::WriteUploadRequest> {
  public:
   WriteCall(grpc::CallbackServerContext* context, v1::Upload* response, UploadStore* uploads,
-            WorkPool* pool)
-      : context_(context), response_(response), uploads_(uploads), pool_(pool) {
+            WorkPool* pool, const UploadMetrics& metrics)
+      : context_(context), response_(response), uploads_(uploads), pool_(pool), metrics_(metrics) {
     StartRead(&message_);
   }
 
@@ -78,6 +78,7 @@ class WriteCall : public grpc::ServerReadReactor<v1::WriteUploadRequest> {
   void End(const absl::Status& status) {
     if (writer_ != nullptr) Fill(writer_->state(), response_);
     writer_.reset();  // before the client hears: its next call may write
+    metrics_.Ended(status, /*is_finish=*/false);
     Finish(ToGrpcStatus(status, context_));
   }
 
@@ -85,6 +86,7 @@ class WriteCall : public grpc::ServerReadReactor<v1::WriteUploadRequest> {
   v1::Upload* const response_;
   UploadStore* const uploads_;
   WorkPool* const pool_;
+  const UploadMetrics metrics_;
   v1::WriteUploadRequest message_;
   std::unique_ptr<UploadStore::Writer> writer_;
 };
@@ -95,24 +97,22 @@ class WriteCall : public grpc::ServerReadReactor<v1::WriteUploadRequest> {
 class UploadsService::Service : public v1::Uploads::CallbackService {
  public:
   Service(UploadStore* uploads, Registry* registry, Engine* engine, ModelSpec model, WorkPool* pool,
-          WorkPool* registrations)
+          WorkPool* registrations, UploadMetrics metrics)
       : uploads_(uploads),
         registry_(registry),
         engine_(engine),
         model_(std::move(model)),
         pool_(pool),
-        registrations_(registrations) {}
+        registrations_(registrations),
+        metrics_(metrics) {}
 
   grpc::ServerUnaryReactor* Start(grpc::CallbackServerContext* context,
                                   const v1::StartUploadRequest* request,
                                   v1::Upload* response) override {
-    return RunUnary(context, pool_, [this, request, response]() -> absl::Status {
-      RETURN_IF_ERROR(CheckTenant(TenantOf(request->tenant())));
-      ASSIGN_OR_RETURN(std::vector<UploadFile> files, FilesOf(*request));
-      ASSIGN_OR_RETURN(const UploadState state,
-                       uploads_->Start(TenantOf(request->tenant()), std::move(files)));
-      Fill(state, response);
-      return absl::OkStatus();
+    return RunUnary(context, pool_, [this, request, response] {
+      const absl::Status begun = Begin(*request, response);
+      metrics_.Ended(begun, /*is_finish=*/false);
+      return begun;
     });
   }
 
@@ -129,15 +129,15 @@ class UploadsService::Service : public v1::Uploads::CallbackService {
 
   grpc::ServerReadReactor<v1::WriteUploadRequest>* Write(grpc::CallbackServerContext* context,
                                                          v1::Upload* response) override {
-    return new WriteCall(context, response, uploads_, pool_);
+    return new WriteCall(context, response, uploads_, pool_, metrics_);
   }
 
   grpc::ServerUnaryReactor* Finish(grpc::CallbackServerContext* context,
                                    const v1::FinishUploadRequest* request,
                                    v1::RegisterResponse* response) override {
-    return RunUnary(context, registrations_, [this, request, response]() -> absl::Status {
+    return RunUnary(context, registrations_, [this, request, response] {
       const std::string tenant = TenantOf(request->tenant());
-      return uploads_->Finish(
+      const absl::Status finished = uploads_->Finish(
           tenant, request->upload_id(), [&](const std::filesystem::path& dir) -> absl::Status {
             ASSIGN_OR_RETURN(
                 const AdapterEntry entry,
@@ -145,6 +145,8 @@ class UploadsService::Service : public v1::Uploads::CallbackService {
             return AdapterMessages(engine_->Status(), model_)
                 .Fill(entry, registry_->FindDigest(entry.digest), response->mutable_adapter());
           });
+      metrics_.Ended(finished, /*is_finish=*/true);
+      return finished;
     });
   }
 
@@ -157,18 +159,29 @@ class UploadsService::Service : public v1::Uploads::CallbackService {
   }
 
  private:
+  absl::Status Begin(const v1::StartUploadRequest& request, v1::Upload* response) {
+    const std::string tenant = TenantOf(request.tenant());
+    RETURN_IF_ERROR(CheckTenant(tenant));
+    ASSIGN_OR_RETURN(std::vector<UploadFile> files, FilesOf(request));
+    ASSIGN_OR_RETURN(const UploadState state, uploads_->Start(tenant, std::move(files)));
+    Fill(state, response);
+    return absl::OkStatus();
+  }
+
   UploadStore* const uploads_;
   Registry* const registry_;
   Engine* const engine_;
   const ModelSpec model_;
   WorkPool* const pool_;
   WorkPool* const registrations_;
+  const UploadMetrics metrics_;
 };
 
 UploadsService::UploadsService(UploadStore* uploads, Registry* registry, Engine* engine,
-                               ModelSpec model, WorkPool* pool, WorkPool* registrations)
+                               ModelSpec model, WorkPool* pool, WorkPool* registrations,
+                               UploadMetrics metrics)
     : service_(std::make_unique<Service>(uploads, registry, engine, std::move(model), pool,
-                                         registrations)) {}
+                                         registrations, metrics)) {}
 UploadsService::~UploadsService() = default;
 grpc::Service* UploadsService::service() { return service_.get(); }
 

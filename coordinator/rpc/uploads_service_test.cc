@@ -30,7 +30,7 @@ class UploadsServiceTest : public ::testing::Test {
     ASSERT_TRUE(uploads_->Open().ok());
     const auto model = LoadModelSpec(ROOTSTOCK_SOURCE_DIR "/tests/cases/models/tiny-llama");
     service_ = std::make_unique<UploadsService>(uploads_.get(), registry_.get(), &engine_, *model,
-                                                &pool_, &registrations_);
+                                                &pool_, &registrations_, UploadMetrics(metrics_));
     server_ = *RpcServer::Start("127.0.0.1:0", {service_->service()});
     stub_ = v1::Uploads::NewStub(grpc::CreateChannel(absl::StrCat("127.0.0.1:", server_->port()),
                                                      grpc::InsecureChannelCredentials()));
@@ -90,6 +90,12 @@ class UploadsServiceTest : public ::testing::Test {
     reason_ = ReasonOf(context);
     return status;
   }
+  int Counted(const std::string& result) const {
+    const std::string text = metrics_.Text();
+    const std::string name =
+        absl::StrCat("rootstock_adapter_upload_total{result=\"", result, "\"} ");
+    return std::atoi(text.c_str() + text.find(name) + name.size());
+  }
   static std::string ReasonOf(const grpc::ClientContext& context) {
     const auto& trailers = context.GetServerTrailingMetadata();
     const auto it = trailers.find("rootstock-error-detail-bin");
@@ -100,6 +106,7 @@ class UploadsServiceTest : public ::testing::Test {
   }
 
   std::filesystem::path root_;
+  Metrics metrics_;
   FakeEngine engine_;
   WorkPool pool_{2, 16};
   WorkPool registrations_{2, 16, "registrations"};
@@ -126,6 +133,8 @@ TEST_F(UploadsServiceTest, RegistersWhatCame) {
   EXPECT_EQ(adapter.digest(), Sha256Of("weights").Hex());
   EXPECT_EQ(adapter.receipt().modules(0).lora_rank(), 4);
   EXPECT_TRUE(registry_->Resolve("pirate", "default", "r").ok());
+  EXPECT_EQ(Counted("ok"), 1);
+  EXPECT_EQ(Counted("rejected"), 0);
 }
 
 TEST_F(UploadsServiceTest, ACutStreamIsTakenUpWhereItEnded) {
@@ -151,7 +160,7 @@ TEST_F(UploadsServiceTest, ACutStreamIsTakenUpWhereItEnded) {
   EXPECT_TRUE(Finish(upload.upload_id(), "pirate", &adapter).ok());
 }
 
-TEST_F(UploadsServiceTest, WhatIsRefusedIsNotRegisteredAndCanBeAborted) {
+TEST_F(UploadsServiceTest, WhatIsRefusedIsNotRegisteredAndForgotten) {
   v1::Upload upload;
   ASSERT_TRUE(Start("dora", &upload).ok());
   v1::Upload written;
@@ -162,6 +171,29 @@ TEST_F(UploadsServiceTest, WhatIsRefusedIsNotRegisteredAndCanBeAborted) {
             grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_EQ(reason_, "dora");
   EXPECT_EQ(registry_->size(), 0u);
+  EXPECT_EQ(Counted("rejected"), 1);
+  EXPECT_TRUE(std::filesystem::is_empty(root_ / "uploads"));
+}
+
+TEST_F(UploadsServiceTest, WhatWasRefusedForItsNameCanBeFinishedUnderAnother) {
+  v1::Upload upload, written;
+  ASSERT_TRUE(Start("weights", &upload).ok());
+  ASSERT_TRUE(
+      Write(upload.upload_id(), {{kConfig, 0, "{}"}, {kWeights, 0, "weights"}}, &written).ok());
+  v1::Adapter adapter;
+  EXPECT_EQ(Finish(upload.upload_id(), "base", &adapter).error_code(),
+            grpc::StatusCode::ALREADY_EXISTS);
+  EXPECT_EQ(Finish(upload.upload_id(), "No Name", &adapter).error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_TRUE(Finish(upload.upload_id(), "pirate", &adapter).ok());
+  EXPECT_EQ(Counted("rejected"), 2);
+  EXPECT_EQ(Counted("ok"), 1);
+}
+
+TEST_F(UploadsServiceTest, WhatIsNotWantedIsAborted) {
+  v1::Upload upload, written;
+  ASSERT_TRUE(Start("weights", &upload).ok());
+  ASSERT_TRUE(Write(upload.upload_id(), {{kConfig, 0, "{}"}}, &written).ok());
   grpc::ClientContext context;
   v1::AbortUploadRequest request;
   request.set_upload_id(upload.upload_id());

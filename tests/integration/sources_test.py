@@ -151,6 +151,35 @@ class ObjectStore(unittest.TestCase):
         spoilt = self.cluster.generate("spoilt", [1], 1)
         self.assertEqual(spoilt.error["reason"], "nonfinite", spoilt.errors)
 
+    def test_a_bucket_that_is_away_is_no_unknown_model(self):
+        for name, case in (("far", "ok-fp32-file"), ("near", "ok-rslora-r16")):  # room for one
+            answer = self.cluster.ctl("adapter", "upload", name, rig.CASES / "adapters" / case)
+            self.assertEqual(answer.code, 0, answer.errors)
+        self.bucket.rename(self.bucket.with_name("away"))
+        try:
+            for model in ("nobody-yet", "far"):
+                answer = self.cluster.generate(model, [1], 1)
+                self.assertEqual(answer.error["code"], "UNAVAILABLE", answer.errors)
+                self.assertNotIn("s3://", answer.errors)
+            self.assertIn("s3://tunes/zoo/nobody-yet", self.cluster.coordinator.text())
+        finally:
+            self.bucket.with_name("away").rename(self.bucket)
+        # And nobody remembers that it was not there.
+        self.assertEqual(self.cluster.generate("nobody-yet", [1], 1).error["reason"],
+                         "unknown_model")
+        self.check_answers("far", "ok-fp32-file")
+        for name in ("far", "near"):
+            self.assertEqual(self.cluster.ctl("adapter", "rm", name).code, 0)
+
+    def test_an_upload_that_is_not_wanted_is_given_up(self):
+        taken = self.cluster.ctl("adapter", "upload", "base", rig.CASES / "adapters/ok-plain-qv")
+        self.assertEqual((taken.code, taken.error["reason"]), (1, "name_taken"))
+        uploads = self.cluster.folder / "data/uploads"
+        [upload] = [file.name for file in uploads.iterdir()]
+        self.assertIn(f"adapter abort-upload {upload} gives it up", taken.errors)
+        self.assertEqual(self.cluster.ctl("adapter", "abort-upload", upload).code, 0)
+        self.assertEqual(list(uploads.iterdir()), [])
+
     def test_a_store_that_stands_still_holds_up_nobody_else(self):
         self.check_answers("lazy", "ok-plain-qv")
         self.server.send(signal.SIGSTOP)

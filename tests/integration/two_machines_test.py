@@ -2,19 +2,17 @@
 mount namespaces with a cable between them."""
 
 import json
-import os
 import shutil
-import sys
 import tempfile
 import unittest
 import pathlib
 import subprocess
 
+import namespaces
 import rig
 
 MODEL = rig.CASES / "models/tiny-llama"
 ADAPTERS = ["ok-all-linear", "ok-rslora-r16"]
-INSIDE = "ROOTSTOCK_TEST_INSIDE_NAMESPACES"
 COORDINATOR, WORKERS = "10.97.0.1", "10.97.0.2"
 
 
@@ -22,12 +20,8 @@ def run(*command):
     subprocess.run([str(c) for c in command], check=True)
 
 
-def enter():
-    """This process, once more, as the first machine. Root needs no user namespace (a chroot has
-    none to give)."""
-    as_root = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
-    os.execvpe("unshare", ["unshare", *as_root, "--net", "--mount", sys.executable, *sys.argv],
-               {**os.environ, INSIDE: "1"})
+def setUpModule():
+    namespaces.enter("--net", "--mount")  # this process becomes the first machine
 
 
 def add_cable(ends):
@@ -112,6 +106,4 @@ class TwoMachines(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    if INSIDE not in os.environ:
-        enter()
     unittest.main()

@@ -4,13 +4,14 @@
 #include <algorithm>
 #include <cerrno>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "coordinator/content/durable_file.h"
-#include "coordinator/content/upload_files.h"
-#include "coordinator/content/upload_store.h"
+#include "coordinator/content/uploads/upload_files.h"
+#include "coordinator/content/uploads/upload_store.h"
 
 namespace rootstock {
 namespace {
@@ -32,8 +33,8 @@ struct UploadStore::Writer::Open {
   Sha256 hash;  // of what the part holds
 };
 
-UploadStore::Writer::Writer(std::unique_ptr<Lease> lease, fs::path dir, UploadState state)
-    : lease_(std::move(lease)), dir_(std::move(dir)), state_(std::move(state)) {}
+UploadStore::Writer::Writer(std::unique_ptr<Lease> lease, fs::path dir)
+    : lease_(std::move(lease)), dir_(std::move(dir)), state_(lease_->state()) {}
 UploadStore::Writer::~Writer() = default;
 
 // What an earlier writer left is hashed again.
@@ -73,31 +74,45 @@ absl::Status UploadStore::Writer::Append(const std::string& name, uint64_t offse
   }
   if (bytes.empty()) return absl::OkStatus();
   if (open_ == nullptr || open_->name != name) RETURN_IF_ERROR(OpenFile(*file));
-  for (size_t done = 0; done < bytes.size();) {
-    const ssize_t n = pwrite(open_->fd, bytes.data() + done, bytes.size() - done,
-                             static_cast<off_t>(offset + done));
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return StoreError(dir_ / name, errno);
-    open_->hash.Update(AsBytes(bytes.substr(done, static_cast<size_t>(n))));
-    done += static_cast<size_t>(n);
-    file->received += static_cast<uint64_t>(n);
-  }
+  RETURN_IF_ERROR(lease_->Take(name, bytes.size()));
+  const absl::Status written = WriteBytes(*file, bytes);
+  lease_->GiveBack(name, offset + bytes.size() - file->received);
+  RETURN_IF_ERROR(written);
   return file->received == file->bytes ? Complete(*file) : absl::OkStatus();
 }
 
-absl::Status UploadStore::Writer::Complete(UploadFile& file) {
-  const Digest got = open_->hash.Finish();
-  open_.reset();
-  std::error_code error;
-  if (got != file.sha256) {
-    fs::remove(PartOf(dir_ / file.name), error);
-    file.received = 0;
-    return MakeError(absl::StatusCode::kDataLoss, Reason::kDigestMismatch, "file", file.name,
-                     absl::StrCat("came as sha256 ", got.Short(), ", announced was ",
-                                  file.sha256.Short(), "; send it again"));
+absl::Status UploadStore::Writer::WriteBytes(UploadFile& file, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t n =
+        pwrite(open_->fd, bytes.data(), bytes.size(), static_cast<off_t>(file.received));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return StoreError(dir_ / file.name, errno);
+    open_->hash.Update(AsBytes(bytes.substr(0, static_cast<size_t>(n))));
+    bytes.remove_prefix(static_cast<size_t>(n));
+    file.received += static_cast<uint64_t>(n);
   }
-  fs::rename(PartOf(dir_ / file.name), dir_ / file.name, error);
-  return error ? StoreError(dir_ / file.name, error.value()) : absl::OkStatus();
+  return absl::OkStatus();
+}
+
+absl::Status UploadStore::Writer::Complete(UploadFile& file) {
+  const std::unique_ptr<Open> part = std::move(open_);
+  const Digest got = part->hash.Finish();
+  if (got != file.sha256) {
+    return Forget(file,
+                  MakeError(absl::StatusCode::kDataLoss, Reason::kDigestMismatch, "file", file.name,
+                            absl::StrCat("came as sha256 ", got.Short(), ", announced was ",
+                                         file.sha256.Short(), "; send it again")));
+  }
+  const absl::Status whole = CompletePart(part->fd, dir_ / file.name);
+  return whole.ok() ? whole : Forget(file, whole);  // nobody knows what of it is on the disk
+}
+
+absl::Status UploadStore::Writer::Forget(UploadFile& file, absl::Status why) {
+  std::error_code ignored;
+  fs::remove(dir_ / file.name, ignored);
+  fs::remove(PartOf(dir_ / file.name), ignored);
+  lease_->GiveBack(file.name, std::exchange(file.received, 0));
+  return why;
 }
 
 }  // namespace rootstock

@@ -1,4 +1,4 @@
-#include "coordinator/content/upload_store.h"
+#include "coordinator/content/uploads/upload_store.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "common/base/status.h"
+#include "common/objects/sync_log.h"
 
 namespace rootstock {
 namespace {
@@ -34,7 +35,7 @@ class UploadStoreTest : public testing::Test {
 
   // As a coordinator that starts again would find it.
   void Reopen() {
-    store_ = std::make_unique<UploadStore>(dir_, limits_);
+    store_ = std::make_unique<UploadStore>(dir_, limits_, [this] { return now_; });
     ASSERT_TRUE(store_->Open().ok());
   }
   std::vector<UploadFile> Files() const {
@@ -62,7 +63,12 @@ class UploadStoreTest : public testing::Test {
   }
 
   fs::path dir_;
-  UploadLimits limits_{.max_config_bytes = 100, .max_weights_bytes = 1000, .max_bytes = 1500};
+  UploadLimits limits_{.max_config_bytes = 100,
+                       .max_weights_bytes = 1000,
+                       .max_tenant_bytes = 1500,
+                       .max_bytes = 2000,
+                       .max_tenant_uploads = 3};
+  UploadIndex::Time now_ = UploadIndex::Time::clock::now();
   std::unique_ptr<UploadStore> store_;
   std::string config_ = "{}", weights_ = "0123456789";
   std::pair<std::string, std::string> seen_;
@@ -142,17 +148,82 @@ TEST_F(UploadStoreTest, RefusesFilesBeforeAnythingIsAllocated) {
   EXPECT_TRUE(fs::is_empty(dir_));
 }
 
-TEST_F(UploadStoreTest, UnfinishedOnesHaveABudgetAndExpire) {
-  ASSERT_TRUE(store_->Start("t", {{kConfig, 2, {}}, {kWeights, 900, {}}}).ok());
-  const auto second = store_->Start("t", {{kConfig, 3, {}}, {kWeights, 900, {}}});
-  EXPECT_EQ(second.status().code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(ReasonOf(second.status()), Reason::kQuota);
-  for (const auto& entry : fs::recursive_directory_iterator(dir_)) {
-    if (entry.is_regular_file()) {
-      fs::last_write_time(entry, fs::file_time_type::clock::now() - std::chrono::hours(25));
-    }
+TEST_F(UploadStoreTest, WhatCameCountsAndNotWhatIsAnnounced) {
+  const std::string large(900, 'x');
+  const auto start = [&](const std::string& tenant, const std::string& config) {
+    return store_->Start(tenant, {{kConfig, config.size(), Sha256Of(config)},
+                                  {kWeights, large.size(), Sha256Of(large)}});
+  };
+  const std::string first = start("t", "1")->id;
+  const std::string second = start("t", "22")->id;
+  EXPECT_TRUE(Send(first, kWeights, 0, large).ok());
+  EXPECT_EQ(ReasonOf(start("t", "333").status()), Reason::kQuota);  // could not end
+  EXPECT_TRUE(Send(second, kWeights, 0, std::string_view(large).substr(0, 500)).ok());
+  const absl::Status full = Send(second, kWeights, 500, std::string_view(large).substr(0, 101));
+  EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(ReasonOf(full), Reason::kQuota);
+  // Others have their own, also after a restart.
+  EXPECT_TRUE(start("u", "1").status().code() == absl::StatusCode::kResourceExhausted);  // all
+  EXPECT_TRUE(store_->Start("u", Files()).ok());
+  Reopen();
+  EXPECT_EQ(ReasonOf(Send(second, kWeights, 500, std::string_view(large).substr(0, 101))),
+            Reason::kQuota);
+  EXPECT_TRUE(store_->Abort("t", first).ok());
+  EXPECT_TRUE(Send(second, kWeights, 500, std::string_view(large).substr(500)).ok());
+}
+
+TEST_F(UploadStoreTest, ATenantHasSoManyAtATime) {
+  const auto start = [&](const std::string& tenant, uint64_t config_bytes) {
+    return store_->Start(tenant, {{kConfig, config_bytes, {}}, {kWeights, 1, {}}});
+  };
+  for (const uint64_t bytes : {1, 2, 3}) EXPECT_TRUE(start("t", bytes).ok());
+  const absl::Status fourth = start("t", 4).status();
+  EXPECT_EQ(ReasonOf(fourth), Reason::kQuota);
+  EXPECT_THAT(std::string(fourth.message()),
+              HasSubstr("tenant=t: has 3 unfinished uploads, the most that are allowed"));
+  EXPECT_TRUE(start("t", 3).ok());  // is there already
+  EXPECT_TRUE(start("u", 4).ok());
+}
+
+TEST_F(UploadStoreTest, ExpiresADayAfterItsLastPiece) {
+  const std::string kept = store_->Start("t", Files())->id;
+  const std::string old = store_->Start("u", Files())->id;
+  now_ += std::chrono::hours(23);
+  EXPECT_TRUE(Send(kept, kWeights, 0, "0123").ok());
+  now_ += std::chrono::hours(2);
+  EXPECT_TRUE(store_->Start("v", Files()).ok());
+  EXPECT_EQ(store_->Get("t", kept)->files[1].received, 4u);
+  EXPECT_TRUE(absl::IsNotFound(store_->Get("u", old).status()));
+  EXPECT_FALSE(fs::exists(dir_ / old));
+  // And by the files' times when the process starts again.
+  now_ = UploadIndex::Time::clock::now();
+  for (const auto& entry : fs::recursive_directory_iterator(dir_ / kept)) {
+    fs::last_write_time(entry, now_ - std::chrono::hours(25));
   }
-  EXPECT_TRUE(store_->Start("t", {{kConfig, 3, {}}, {kWeights, 900, {}}}).ok());
+  Reopen();
+  EXPECT_TRUE(absl::IsNotFound(store_->Get("t", kept).status()));
+  EXPECT_FALSE(fs::exists(dir_ / kept));
+}
+
+TEST_F(UploadStoreTest, AFileIsOnTheDiskBeforeItIsWhole) {
+  const std::string id = store_->Start("t", Files())->id;
+  const SyncLog log;
+  EXPECT_TRUE(Send(id, kWeights, 0, weights_).ok());
+  const fs::path dir = fs::canonical(dir_) / id;
+  EXPECT_THAT(log.paths(),
+              testing::ElementsAre(dir / (std::string(kWeights) + ".part"), dir.string()));
+}
+
+TEST_F(UploadStoreTest, AFileThatLostItsBytesIsNotWhole) {
+  const std::string id = store_->Start("t", Files())->id;
+  EXPECT_TRUE(Send(id, kConfig, 0, config_).ok());
+  EXPECT_TRUE(Send(id, kWeights, 0, weights_).ok());
+  fs::resize_file(dir_ / id / kWeights, 0);  // as a crash of the machine could leave it
+  Reopen();
+  EXPECT_EQ(store_->Get("t", id)->files[1].received, 0u);
+  EXPECT_TRUE(Send(id, kWeights, 0, weights_).ok());
+  EXPECT_TRUE(Finish(id).ok());
+  EXPECT_EQ(seen_.second, weights_);
 }
 
 TEST_F(UploadStoreTest, TakesNoMoreThanWasAnnounced) {
@@ -185,14 +256,28 @@ TEST_F(UploadStoreTest, HasOneWriter) {
   EXPECT_TRUE(fs::is_empty(dir_));
 }
 
-TEST_F(UploadStoreTest, KeepsWhatWasNotUsed) {
+TEST_F(UploadStoreTest, KeepsWhatMayBeUsedYetAndGivesBackWhatMayNot) {
   const std::string id = store_->Start("t", Files())->id;
   EXPECT_TRUE(Send(id, kConfig, 0, config_).ok());
   EXPECT_TRUE(Send(id, kWeights, 0, weights_).ok());
-  use_ = absl::AlreadyExistsError("name");
-  EXPECT_TRUE(absl::IsAlreadyExists(Finish(id)));
-  use_ = absl::OkStatus();
-  EXPECT_TRUE(Finish(id).ok());
+  for (const absl::Status& later :
+       {absl::AlreadyExistsError("name"), absl::ResourceExhaustedError("disk"),
+        InvalidField(Reason::kInvalidArgument, "name", "A", "bad")}) {
+    use_ = later;
+    EXPECT_EQ(Finish(id), later);
+    EXPECT_TRUE(fs::exists(dir_ / id));
+  }
+  use_ = InvalidField(Reason::kDora, "use_dora", "true", "no");
+  EXPECT_EQ(ReasonOf(Finish(id)), Reason::kDora);
+  EXPECT_TRUE(fs::is_empty(dir_));
+  EXPECT_TRUE(absl::IsNotFound(Finish(id)));
+  // Nothing of it counts any more.
+  for (int i = 0; i < 5; ++i) {
+    const std::string again = store_->Start("t", Files())->id;
+    EXPECT_TRUE(Send(again, kConfig, 0, config_).ok());
+    EXPECT_TRUE(Send(again, kWeights, 0, weights_).ok());
+    EXPECT_EQ(ReasonOf(Finish(again)), Reason::kDora);
+  }
 }
 
 }  // namespace

@@ -1,0 +1,78 @@
+#include "coordinator/content/uploads/upload_files.h"
+
+#include <stdio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <system_error>
+
+#include "common/base/status.h"
+#include "coordinator/content/durable_file.h"
+
+namespace rootstock {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr char kManifest[] = "upload.json";
+
+}  // namespace
+
+std::optional<UploadManifest> ReadManifest(const fs::path& dir) {
+  std::ifstream in(dir / kManifest);
+  const nlohmann::json json = nlohmann::json::parse(in, nullptr, false);
+  if (!json.is_object()) return std::nullopt;
+  UploadManifest out;
+  out.tenant = json.value("tenant", "");
+  for (const nlohmann::json& file : json.value("files", nlohmann::json::array())) {
+    const auto sha256 = Digest::FromHex(file.value("sha256", ""));
+    if (!sha256) return std::nullopt;
+    out.files.push_back({file.value("name", ""), file.value("bytes", uint64_t{0}), *sha256});
+  }
+  return out;
+}
+
+absl::Status WriteManifest(const fs::path& dir, const UploadManifest& manifest) {
+  nlohmann::json files = nlohmann::json::array();
+  for (const UploadFile& file : manifest.files) {
+    files.push_back({{"name", file.name}, {"bytes", file.bytes}, {"sha256", file.sha256.Hex()}});
+  }
+  const nlohmann::json json = {{"tenant", manifest.tenant}, {"files", std::move(files)}};
+  return WriteDurably(dir / kManifest, json.dump());
+}
+
+fs::file_time_type LastUse(const fs::path& dir, const std::vector<UploadFile>& files) {
+  std::vector<fs::path> paths = {dir / kManifest};
+  for (const UploadFile& file : files) {
+    paths.push_back(dir / file.name);
+    paths.push_back(PartOf(dir / file.name));
+  }
+  auto newest = fs::file_time_type::min();
+  for (const fs::path& path : paths) {
+    std::error_code absent;
+    const fs::file_time_type time = fs::last_write_time(path, absent);
+    if (!absent) newest = std::max(newest, time);
+  }
+  return newest;
+}
+
+fs::path PartOf(const fs::path& file) { return file.string() + ".part"; }
+
+uint64_t ReceivedOf(const fs::path& file, uint64_t bytes) {
+  std::error_code error;
+  if (fs::file_size(file, error) == bytes && !error) return bytes;
+  const uint64_t part = fs::file_size(PartOf(file), error);
+  return error ? 0 : std::min(part, bytes - 1);
+}
+
+absl::Status CompletePart(int fd, const fs::path& file) {
+  if (fsync(fd) != 0 || rename(PartOf(file).c_str(), file.c_str()) != 0) {
+    return StoreError(file, errno);
+  }
+  return SyncDirectory(file.parent_path());
+}
+
+}  // namespace rootstock

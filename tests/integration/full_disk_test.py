@@ -1,0 +1,92 @@
+"""Adapters' content on disks that are full: real ones, small, in a mount namespace."""
+
+import contextlib
+import json
+import subprocess
+import unittest
+
+import namespaces
+import rig
+
+MODEL = rig.CASES / "models/tiny-llama"
+BEFORE, LATER = "ok-plain-qv", "ok-all-linear"
+DISK_BYTES = 1 << 20
+PAGE = 4096
+
+
+def setUpModule():
+    namespaces.enter("--mount")
+
+
+@contextlib.contextmanager
+def full(disk):
+    """Nothing but one page is left of it meanwhile."""
+    ballast = disk / "ballast"
+    with open(ballast, "wb", buffering=0) as out:
+        with contextlib.suppress(OSError):
+            while True:
+                out.write(bytes(PAGE))
+        out.truncate(out.tell() - PAGE)
+    try:
+        yield
+    finally:
+        ballast.unlink()
+
+
+class FullDisk(unittest.TestCase):
+    def setUp(self):
+        self.cluster = cluster = rig.Cluster(MODEL)
+        data = cluster.folder / "data"
+        self.blobs, self.uploads = data / "blobs", data / "uploads"
+        for disk in (self.blobs, self.uploads):
+            disk.mkdir(parents=True)
+            subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "none", disk],
+                           check=True)
+            self.addCleanup(subprocess.run, ["umount", "--lazy", disk], check=True)
+        self.enterContext(cluster)
+        cluster.start_group(1)
+        self.assertEqual(cluster.register(BEFORE, rig.CASES / "adapters" / BEFORE).code, 0)
+
+    def check_answers(self, name, case):
+        expect = json.loads((rig.CASES / "adapters" / case / "expect.json").read_text())
+        probe = expect["probes"][0]
+        answer = self.cluster.generate(name, probe["prompt"], len(probe["greedy"]))
+        self.assertEqual(answer.tokens, probe["greedy"], answer.errors)
+
+    def check_refused(self, answer, name):
+        """Told why, and nothing but this adapter has suffered."""
+        self.assertEqual((answer.code, answer.error["code"], answer.error["reason"]),
+                         (1, "RESOURCE_EXHAUSTED", "io_error"), answer.errors)
+        self.assertIn("No space left on device", answer.errors)
+        self.assertEqual(self.cluster.generate(name, [1], 1).error["code"], "NOT_FOUND")
+        self.check_answers(BEFORE, BEFORE)
+        self.assertEqual(self.cluster.generate("base", [1], 1).code, 0)
+        kept = {file.name for file in self.blobs.iterdir()} - {"ballast"}
+        self.assertEqual(len(kept), 1, kept)
+
+    def test_a_registration(self):
+        case = rig.CASES / "adapters" / LATER
+        with full(self.blobs):
+            self.check_refused(self.cluster.register("later", case), "later")
+        self.assertEqual(self.cluster.register("later", case).code, 0)
+        self.check_answers("later", LATER)
+
+    def test_an_upload(self):
+        case = rig.CASES / "adapters" / LATER
+        with full(self.uploads):
+            self.check_refused(self.cluster.ctl("adapter", "upload", "later", case), "later")
+            self.assertEqual(self.cluster.metric("adapter_upload_total", result="error"), 1)
+        with full(self.blobs):  # all came; there is no room for the content
+            answer = self.cluster.ctl("adapter", "upload", "later", case)
+            self.check_refused(answer, "later")
+            self.assertIn("what came stays for a day", answer.errors)
+        answer = self.cluster.ctl("adapter", "upload", "later", case)
+        self.assertEqual(answer.code, 0, answer.errors)
+        self.assertRegex(answer.errors, r"going on with an upload that has (\d+) of \1 bytes")
+        self.check_answers("later", LATER)
+        self.assertEqual(list(self.uploads.iterdir()), [])
+        self.assertEqual(self.cluster.metric("adapter_upload_total", result="ok"), 1)
+
+
+if __name__ == "__main__":
+    unittest.main()
