@@ -121,6 +121,7 @@ void TierLoader::BuildLoop() {
     absl::StatusOr<Image> image = Build(key, sharding, for_load);
     lock.lock();
     EndBuild(key, image);
+    if (!image.ok()) image = Image();  // an error is the waiters' from here on
     --busy_;
     changed_.notify_all();
     const auto done = on_done_;
@@ -203,7 +204,7 @@ void TierLoader::StartCopy(Copy copy) {
     copy.image = nullptr;
     copy.tables = nullptr;
     std::unique_lock lock(mutex_);
-    copy.job->outcome = copy.status.ok() ? status : copy.status;
+    copy.job->outcome = copy.status.ok() ? std::move(status) : std::move(copy.status);
     copy.job = nullptr;  // its device memory is freed elsewhere
     copied_bytes_ += copy.bytes;
     --busy_;
