@@ -151,26 +151,6 @@ class ObjectStore(unittest.TestCase):
         spoilt = self.cluster.generate("spoilt", [1], 1)
         self.assertEqual(spoilt.error["reason"], "nonfinite", spoilt.errors)
 
-    def test_a_bucket_that_is_away_is_no_unknown_model(self):
-        for name, case in (("far", "ok-fp32-file"), ("near", "ok-rslora-r16")):  # room for one
-            answer = self.cluster.ctl("adapter", "upload", name, rig.CASES / "adapters" / case)
-            self.assertEqual(answer.code, 0, answer.errors)
-        self.bucket.rename(self.bucket.with_name("away"))
-        try:
-            for model in ("nobody-yet", "far"):
-                answer = self.cluster.generate(model, [1], 1)
-                self.assertEqual(answer.error["code"], "UNAVAILABLE", answer.errors)
-                self.assertNotIn("s3://", answer.errors)
-            self.assertIn("s3://tunes/zoo/nobody-yet", self.cluster.coordinator.text())
-        finally:
-            self.bucket.with_name("away").rename(self.bucket)
-        # And nobody remembers that it was not there.
-        self.assertEqual(self.cluster.generate("nobody-yet", [1], 1).error["reason"],
-                         "unknown_model")
-        self.check_answers("far", "ok-fp32-file")
-        for name in ("far", "near"):
-            self.assertEqual(self.cluster.ctl("adapter", "rm", name).code, 0)
-
     def test_an_upload_that_is_not_wanted_is_given_up(self):
         taken = self.cluster.ctl("adapter", "upload", "base", rig.CASES / "adapters/ok-plain-qv")
         self.assertEqual((taken.code, taken.error["reason"]), (1, "name_taken"))
@@ -192,6 +172,51 @@ class ObjectStore(unittest.TestCase):
             self.server.send(signal.SIGCONT)
         self.assertEqual(waiting.wait(), 1)
         self.assertIn("unknown_model", waiting.text())
+
+
+class StoreThatIsAway(unittest.TestCase):
+    """Directories of another machine that are not mounted for a while."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.cluster = rig.Cluster(MODEL, adapter_root="")
+        cls.stores = cls.cluster.folder / "stores"
+        shutil.copytree(rig.CASES / "adapters/ok-plain-qv", cls.stores / "zoo/lazy")
+        cls.cluster.flags += ["--adapter-store", f"file://{cls.stores}/zoo", "--object-store",
+                              f"file://{cls.stores}/content", "--blob-bytes", "1"]
+        cls.enterClassContext(cls.cluster)
+        cls.cluster.start_group(1)
+
+    def test_it_is_no_unknown_model_and_not_remembered(self):
+        for name, case in (("far", "ok-fp32-file"), ("near", "ok-rslora-r16")):  # room for one
+            answer = self.cluster.ctl("adapter", "upload", name, rig.CASES / "adapters" / case)
+            self.assertEqual(answer.code, 0, answer.errors)
+        away = self.stores.rename(self.stores.with_name("away"))
+        for model in ("lazy", "far"):
+            answer = self.cluster.generate(model, [1], 1)
+            self.assertEqual(answer.error["code"], "UNAVAILABLE", answer.errors)
+            self.assertNotIn(str(self.stores), answer.errors)
+            self.assertIn("the store can't be reached", answer.errors)
+        self.assertEqual(self.cluster.generate("near", [1], 1).code, 0)
+        self.assertIn(f"uri=file://{self.stores}/zoo", self.cluster.coordinator.text())
+        self.assertFalse(self.stores.exists())
+        away.rename(self.stores)
+        for model in ("lazy", "far"):
+            answer = self.cluster.generate(model, [1], 1)
+            self.assertEqual(answer.code, 0, answer.errors)
+        self.assertEqual(self.cluster.generate("nobody", [1], 1).error["reason"], "unknown_model")
+
+    def test_what_the_disk_has_spoilt_is_taken_anew(self):
+        answer = self.cluster.ctl("adapter", "upload", "spoilt",
+                                  rig.CASES / "adapters/ok-regex-targets")
+        self.assertEqual(answer.code, 0, answer.errors)
+        blob = self.cluster.folder / "data/blobs" / answer.json["digest"]
+        content = bytearray(blob.read_bytes())
+        content[len(content) // 2] ^= 1
+        blob.write_bytes(content)
+        answer = self.cluster.generate("spoilt", [1], 1)
+        self.assertEqual(answer.code, 0, answer.errors)
+        self.assertIn("is spoilt on disk; it is fetched again", self.cluster.coordinator.text())
 
 
 if __name__ == "__main__":
