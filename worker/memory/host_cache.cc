@@ -20,8 +20,10 @@ absl::StatusOr<std::shared_ptr<HostBlocks>> HostBlocks::Create(CopyLane& lane, u
   const uint64_t a_chunk = std::max<uint64_t>(1, kChunkBytes / block_bytes);
   for (uint64_t begin = 0; begin < count; begin += a_chunk) {
     const uint64_t blocks = std::min(a_chunk, count - begin);
+    // A byte more: blocks of two chunks never lie side by side, so that no copy of neighbours runs
+    // over two allocations, which CUDA refuses.
     ASSIGN_OR_RETURN(DeviceBuffer chunk,
-                     lane.AllocateHost(blocks * block_bytes, "host-cache-bytes"));
+                     lane.AllocateHost(blocks * block_bytes + 1, "host-cache-bytes"));
     for (uint64_t i = 0; i < blocks; ++i) out->blocks_.push_back(chunk.data() + i * block_bytes);
     out->chunks_.push_back(std::move(chunk));
   }

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+#include <vector>
+
 #include "common/base/status.h"
 #include "worker/device/cpu_copy_lane.h"
 
@@ -31,6 +34,32 @@ class HostCacheTest : public testing::Test {
   CpuCopyLane lane_;
   HostCache cache_{*HostBlocks::Create(lane_, kPage, 8 * kPage + 100)};
 };
+
+// Gives out memory side by side, as cudaHostAlloc may. Nothing touches it.
+class NeighboursLane : public CpuCopyLane {
+ public:
+  absl::StatusOr<DeviceBuffer> AllocateHost(size_t bytes, const std::string&) override {
+    std::byte* const data = next_;
+    next_ += bytes;
+    ends_.insert(next_);
+    return DeviceBuffer(data, bytes, [](void*, size_t) {});
+  }
+  const std::set<std::byte*>& ends() const { return ends_; }
+
+ private:
+  std::byte* next_ = reinterpret_cast<std::byte*>(uintptr_t{1} << 40);
+  std::set<std::byte*> ends_;
+};
+
+TEST(HostBlocksTest, BlocksOfTwoAllocationsAreNoNeighbours) {
+  constexpr uint32_t kBlock = 64 << 20;
+  NeighboursLane lane;
+  const auto blocks = *HostBlocks::Create(lane, kBlock, uint64_t{10} * kBlock);
+  ASSERT_EQ(lane.ends().size(), 3u);
+  const std::vector<std::byte*> taken = blocks->Take(10);
+  ASSERT_EQ(taken.size(), 10u);
+  for (std::byte* const block : taken) EXPECT_FALSE(lane.ends().contains(block + kBlock));
+}
 
 TEST_F(HostCacheTest, TheLeastRecentlyUsedGoes) {
   EXPECT_TRUE(Put("a", 3));
