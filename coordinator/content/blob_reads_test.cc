@@ -136,12 +136,18 @@ TEST_F(BlobReadsTest, APutThatTheStoreRefusesLeavesNothingBehind) {
 TEST_F(BlobReadsTest, ARefusedPutTakesNothingFromThoseWhoHaveTheContent) {
   Open(remote_);
   ASSERT_TRUE(Put().ok());
+  std::promise<void> removed;
   remote_->fails = [&](const std::string& call) {
-    EXPECT_NE(call, "remove");
-    return FakeObjectStore::Failure(absl::StatusCode::kUnavailable);
+    if (call == "put") return FakeObjectStore::Failure(absl::StatusCode::kUnavailable);
+    if (call == "remove") removed.set_value();  // a second time would throw
+    return absl::OkStatus();
   };
   EXPECT_FALSE(Put().ok());
   EXPECT_EQ(*Read(), kText);
+  const Digest later = Sha256Of("other");  // its turn comes after digest_'s
+  ASSERT_LT(digest_, later);
+  store_->Remove(later);
+  removed.get_future().wait();
   store_.reset();
   EXPECT_TRUE(remote_->Has(Key()));
 }
