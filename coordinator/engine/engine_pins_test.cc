@@ -151,6 +151,63 @@ TEST(EngineUnload, IsAnsweredWhenTheEngineEnds) {
   EXPECT_EQ(freed->calls, 1);
 }
 
+void Ticks(World& world, int n) {
+  for (int i = 0; i < n; ++i) {
+    world.executor.Advance(absl::Seconds(1));
+    world.Settle();
+  }
+}
+
+// The fake reports KV, or a Load, on pages that the ranks still hold.
+TEST(EngineUnload, PagesOfADropThatTheGroupRefusesStayTaken) {
+  World world;
+  FakeGroup& group = world.AddGroup("g", 12);
+  const Digest a = world.Add("a");
+  world.Generate(World::Ask("a", {5, 6}, 3));
+  world.Settle();
+  const uint32_t pages = toy::FootprintOf(a).pages;
+  group.FailDrops(a, absl::FailedPreconditionError("is being loaded"));
+  const auto freed = Unload(world, a);
+  world.Settle();
+  std::vector<World::Sent> all;
+  for (int i = 0; i < 12; ++i) all.push_back(world.Generate(World::Ask("base", {5, i}, 14)));
+  world.Settle();
+  Ticks(world, 2);
+  for (const auto& sent : all) world.ExpectRight(sent);
+  EXPECT_EQ(world.StatusOf("g").pages_adapter, pages);
+  EXPECT_EQ(freed->calls, 0);
+  const auto again = world.Generate(World::Ask("a", {5, 6}, 3));  // waits until it has left
+  world.Settle();
+  EXPECT_FALSE(again.heard->done);
+  EXPECT_GE(group.drops, 3u);
+  EXPECT_LE(group.drops, 4u);  // one a tick
+  group.FailDrops(a, absl::OkStatus());
+  Ticks(world, 2);
+  EXPECT_EQ(freed->calls, 1);
+  EXPECT_EQ(freed->bytes->device, pages * 2 * 4096);
+  world.ExpectRight(again);
+  world.ExpectClean();
+}
+
+TEST(EngineUnload, ADiskThatFailsKeepsNoPages) {
+  World world;
+  FakeGroup& group = world.AddGroup("g", 12);
+  const Digest a = world.Add("a");
+  world.Generate(World::Ask("a", {5, 6}, 3));
+  world.Settle();
+  group.FailDrops(a, absl::InternalError("the disk is read-only"), /*on_disk=*/true);
+  const auto freed = Unload(world, a);
+  world.Settle();
+  EXPECT_EQ(freed->calls, 0);
+  Ticks(world, 2);
+  ASSERT_EQ(freed->calls, 1);
+  EXPECT_EQ(freed->bytes->device, toy::FootprintOf(a).pages * 2 * 4096);
+  EXPECT_EQ(freed->bytes->host, FakeGroup::kHostBytes);
+  EXPECT_EQ(freed->bytes->disk, 0u);
+  EXPECT_EQ(group.fetched().count(a), 1u);
+  world.ExpectClean();
+}
+
 TEST(EnginePins, APinnedAdapterIsLoadedUnaskedAndStaysUnderPressure) {
   World world;
   FakeGroup& group = world.AddGroup("g", 20);

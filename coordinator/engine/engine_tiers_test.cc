@@ -1,6 +1,4 @@
 // Tiers, the window of fetches, and loads beside steps: FAULTS F8, F10, G1, H5–H7, J3.
-#include <algorithm>
-
 #include "common/base/status.h"
 #include "coordinator/engine/testing/toy_model.h"
 #include "coordinator/engine/testing/world.h"
@@ -212,198 +210,72 @@ TEST(EngineTiers, LoadsRunBesideSteps) {
   world.ExpectClean();
 }
 
-class ByLayer : public testing::Test {
- protected:
-  static WorldOptions Options() {
-    WorldOptions options;
-    options.prepare = [](FakeGroup& group) {
-      group.loads_by_layer = true;
-      group.keep_log = true;
-    };
-    return options;
+// A Prefetch would cost it steps; a group without streams sends it, so that Steps may follow.
+TEST(EngineTiers, WhatIsOnTheHostsIsLoadedAtOnceBesideOthers) {
+  World world;
+  FakeGroup& group = world.AddGroup("g", 12);
+  const Digest a = world.Add("a");
+  for (int i = 0; i < 8; ++i) world.Add("b" + std::to_string(i));
+  world.Generate(World::Ask("a", {5, 6}, 3));
+  world.Settle();
+  Push(world, 8);
+  ASSERT_FALSE(group.residents().contains(a));
+  ASSERT_TRUE(group.on_host().contains(a));
+  const auto base = world.Generate(World::Ask("base", {5}, 14));
+  world.Run();
+  ASSERT_EQ(group.pending_steps(), 2u);
+  uint64_t prefetches = group.prefetches;
+  const uint64_t loads = group.loads;
+  auto cold = world.Generate(World::Ask("a", {5, 6}, 3));
+  world.Run();
+  while (group.pending_others() > 0) {  // Drops that make room
+    group.CompleteOther(0);
+    world.Run();
   }
-  World world_{Options()};
-};
-
-TEST_F(ByLayer, ThePrefillFollowsItsLoadInAnEagerStep) {
-  FakeGroup& group = world_.AddGroup("g");
-  world_.Add("a");
-  const auto base = world_.Generate(World::Ask("base", {5}, 30));
-  const auto cold = world_.Generate(World::Ask("a", {5, 6, 7}, 6));
-  world_.Run();
-  group.CompleteOther(0);  // the Prefetch
-  world_.Run();
-  group.CompleteStep();
-  world_.Run();
-  EXPECT_EQ(group.pending_others(), 1u);  // the Load
-  EXPECT_GE(group.eager_plans, 1u);
-  group.CompleteStep();
-  world_.Run();
-  group.CompleteStep();
-  world_.Run();
-  EXPECT_TRUE(cold.heard->tokens.contains(0));  // its Load has not completed for us
-  const uint64_t eager = group.eager_plans;
-  group.CompleteOther(0);
-  world_.Run();
-  world_.Settle();
-  world_.ExpectRight(base);
-  world_.ExpectRight(cold);
-  EXPECT_LE(group.eager_plans, eager + 1);  // none once it is complete
-  EXPECT_FALSE(group.log.back().eager);
-  EXPECT_EQ(group.violations.size(), 0u);
-  world_.ExpectClean();
-}
-
-TEST_F(ByLayer, AStepThatNamesNoLoadingAdapterIsNotEager) {
-  FakeGroup& group = world_.AddGroup("g");
-  world_.Add("a");
-  world_.Generate(World::Ask("a", {5, 6, 7}, 6));
-  world_.Settle();
-  const uint64_t eager = group.eager_plans;
-  world_.Generate(World::Ask("a", {5, 6, 7}, 6));
-  world_.Generate(World::Ask("base", {5, 6, 7}, 6));
-  world_.Settle();
-  EXPECT_EQ(group.eager_plans, eager);
-}
-
-TEST_F(ByLayer, ALoadThatFailsUnderItsStepsFailsTheirRequestsAndGivesBackThePages) {
-  FakeGroup& group = world_.AddGroup("g");
-  const Digest a = world_.Add("a");
-  group.FailLoad(a, MakeError(absl::StatusCode::kDataLoss, Reason::kDigestMismatch, "blob", "x",
-                              "flipped bit"));
-  const auto one = world_.Generate(World::Ask("a", {5, 6, 7}, 20));
-  const auto base = world_.Generate(World::Ask("base", {5, 6, 7}, 20));
-  world_.Run();
-  group.CompleteOther(0);
-  world_.Run();
-  group.CompleteStep();
-  world_.Run();
-  ASSERT_EQ(group.pending_others(), 1u);
-  group.CompleteOther(0);
-  world_.Run();
-  const auto two = world_.Generate(World::Ask("a", {9}, 4));  // while its pages are still read
-  world_.Settle();
-  EXPECT_EQ(ReasonOf(one.heard->status), Reason::kDigestMismatch);
-  world_.ExpectRight(base);
-  world_.ExpectRight(two);
-  EXPECT_EQ(world_.Metric("adapter_evictions_total{reason=\"retire\",tier=\"device\"}"), 0);
-  world_.ExpectClean();
-}
-
-// The workers refuse a step whose adapter can't be had, and what was sent behind it.
-TEST_F(ByLayer, G1ALoadThatFailsWithItsStepOnTheWayHurtsItsOwnRequestsAlone) {
-  FakeGroup& group = world_.AddGroup("g");
-  const Digest bad = world_.Add("bad");
-  const Digest cold = world_.Add("cold");
-  world_.Add("hot");
-  world_.Generate(World::Ask("hot", {5}, 2));
-  world_.Settle();
-  for (const bool load_first : {true, false}) {
-    SCOPED_TRACE(load_first);
-    group.FailLoad(bad, MakeError(absl::StatusCode::kDataLoss, Reason::kDigestMismatch, "blob", "x",
-                                  "flipped bit"));
-    std::vector<World::Sent> good;
-    for (const char* name : {"base", "hot", "base"}) {
-      good.push_back(world_.Generate(World::Ask(name, {5, 6, 7}, 20)));
-    }
-    const auto one = world_.Generate(World::Ask("bad", {5, 6, 7}, 20));
-    good.push_back(world_.Generate(World::Ask("cold", {5, 6, 8}, 20)));
-    good.push_back(world_.Generate(World::Ask("base", std::vector<int32_t>(60, 3), 20)));
-    world_.Run();
-    while (group.pending_fetches() > 0) {
-      group.CompleteOther(0);
-      world_.Run();
-    }
-    const uint64_t refused = group.refused_plans;
-    if (load_first) {
-      const uint64_t eager = group.eager_plans;
-      while (group.eager_plans == eager) {
-        group.CompleteStep();
-        world_.Run();
-      }
-      group.CompleteOther(0);  // while the step is on its way
-      world_.Run();
-    } else {
-      while (group.refused_plans == refused) {
-        group.CompleteStep();
-        world_.Run();
-      }
-    }
-    world_.Settle();
-    EXPECT_GT(group.refused_plans, refused);
-    EXPECT_EQ(one.heard->status.code(), absl::StatusCode::kDataLoss);
-    EXPECT_EQ(ReasonOf(one.heard->status), Reason::kDigestMismatch);
-    for (const World::Sent& sent : good) world_.ExpectRight(sent);
-    EXPECT_FALSE(group.residents().contains(bad));
-    EXPECT_TRUE(group.residents().contains(cold));
-    world_.ExpectClean();
-  }
-  const auto again = world_.Generate(World::Ask("bad", {5, 6, 7}, 20));  // it can be had now
-  world_.Settle();
-  world_.ExpectRight(again);
-  world_.ExpectClean();
-}
-
-TEST_F(ByLayer, WhoFollowsALoadTakesTurnsWithTheOthers) {
-  FakeGroup& group = world_.AddGroup("g");
-  world_.Add("a");
-  const auto base = world_.Generate(World::Ask("base", {5}, 40));
-  const auto cold = world_.Generate(World::Ask("a", {5, 6, 7}, 40));
-  world_.Run();
-  group.CompleteOther(0);  // the Prefetch; the Load stays under way
-  world_.Run();
-  group.log.clear();
-  for (int i = 0; i < 20; ++i) {
-    group.CompleteStep();
-    world_.Run();
-  }
-  ASSERT_GE(group.log.size(), 20u);
-  for (size_t i = 0; i < group.log.size(); ++i) {
-    EXPECT_EQ(group.log[i].rows.size(), 1u);
-    EXPECT_EQ(group.log[i].eager, i % 2 == 0) << i;
-  }
-  EXPECT_GE(base.heard->tokens.at(0).size(), 9u);
-  EXPECT_GE(cold.heard->tokens.at(0).size(), 9u);
-  world_.Settle();
-  world_.ExpectRight(base);
-  world_.ExpectRight(cold);
-  EXPECT_TRUE(std::any_of(group.log.begin(), group.log.end(), [](const StepPlan& plan) {
-    return !plan.eager && plan.rows.size() == 2;  // once it is complete
-  }));
-  world_.ExpectClean();
-}
-
-TEST_F(ByLayer, F8ALoadThatFindsItsContentGoneIsFetchedAgainBeforeAnyStepNamesIt) {
-  FakeGroup& group = world_.AddGroup("g");
-  const Digest a = world_.Add("a");
-  std::vector<World::Sent> all;
-  for (int i = 0; i < 8; ++i) all.push_back(world_.Generate(World::Ask("base", {5, i}, 30)));
-  world_.Run();  // all slots are taken
-  all.push_back(world_.Generate(World::Ask("a", {5, 6, 7}, 6)));
-  world_.Run();
-  group.CompleteOther(0);  // the Prefetch
-  world_.Run();
-  ASSERT_EQ(group.loads, 1u);
+  EXPECT_EQ(group.loads, loads + 1);  // before any step has ended
+  world.Settle();
+  world.ExpectRight(base);
+  world.ExpectRight(cold);
+  EXPECT_EQ(group.prefetches, prefetches);
+  EXPECT_GE(Loads(world, "host"), 1);
+  Push(world, 8);
+  prefetches = group.prefetches;
+  // Evicted from the hosts and the disk before the Load comes.
+  const auto busy = world.Generate(World::Ask("base", {5}, 14));
+  world.Run();
   group.FailLoad(a, absl::NotFoundError("no copy is left"));
-  group.CompleteOther(0);
-  world_.Settle();
-  for (const auto& sent : all) world_.ExpectRight(sent);
-  EXPECT_EQ(group.prefetches, 2u);
-  world_.ExpectClean();
+  cold = world.Generate(World::Ask("a", {5, 6}, 3));
+  world.Settle();
+  world.ExpectRight(busy);
+  world.ExpectRight(cold);
+  EXPECT_EQ(group.prefetches, prefetches + 1);
+  world.ExpectClean();
 }
 
-TEST_F(ByLayer, ACancelledPrefillLeavesItsLoadToComplete) {
-  FakeGroup& group = world_.AddGroup("g");
-  const Digest a = world_.Add("a");
-  const auto sent = world_.Generate(World::Ask("a", {5, 6, 7}, 20));
-  world_.Run();
-  group.CompleteOther(0);
-  world_.Run();
-  world_.engine->Cancel(sent.number);
-  world_.Settle();
-  EXPECT_TRUE(absl::IsCancelled(sent.heard->status));
-  EXPECT_TRUE(group.residents().contains(a));
-  world_.ExpectClean();
+// Where adapters come and go a load finds its pages free; where all fit, none leaves.
+TEST(EngineTiers, UnderPressurePagesAreFreeBeforeALoadAsksForThem) {
+  World world;
+  FakeGroup& group = world.AddGroup("g", 51);
+  const auto use = [&](int i) {
+    const std::string name = "b" + std::to_string(i);
+    const auto sent = world.Generate(World::Ask(name, {5, 6}, 2));
+    world.Settle();
+    world.ExpectRight(sent);
+  };
+  for (int i = 0; i < 60; ++i) world.Add("b" + std::to_string(i));
+  for (int i = 0; i < 60; ++i) {
+    use(i);
+    if (i < 10) EXPECT_EQ(group.drops, 0u);
+    if (i >= 30) EXPECT_GE(world.StatusOf("g").pages_free, 2u) << i;
+  }
+  EXPECT_GT(group.drops, 20u);
+  const uint64_t drops = group.drops;
+  world.executor.Advance(absl::Seconds(2));
+  for (int n = 0; n < 5; ++n) {
+    for (int i = 57; i < 60; ++i) use(i);
+  }
+  EXPECT_EQ(group.drops, drops);
+  world.ExpectClean();
 }
 
 TEST(EngineTiers, QueueTimeIsSplitByWhatItWasFor) {

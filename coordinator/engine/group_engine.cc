@@ -61,6 +61,7 @@ AdapterPort GroupEngine::MakePort() {
   return {.send = [this](decltype(Command::kind) kind) { return Send(std::move(kind)); },
           .has_name = config_.has_name,
           .clock = config_.clock,
+          .busy = [this] { return !running_.empty(); },
           .eviction = config_.pool.eviction,
           .prefetch_bytes = config_.pool.prefetch_bytes,
           .page_bytes = uint64_t{report.geometry.page_bytes} * config_.info.tp_size,
@@ -142,6 +143,7 @@ void GroupEngine::OnSubmit(RequestPtr request) {
     if (!s.finished) Enqueue(s);
   }
   OnPoke(r.number);
+  ReserveLoads();
 }
 
 void GroupEngine::OnPoke(RequestNumber number) {

@@ -121,6 +121,7 @@ class GroupEngine {
     bool eager = false;
   };
   class Listener;
+  static constexpr size_t kMaxUncompleted = 2;  // D = 1: one beyond the one that runs
 
   GroupEngine(GroupConfig config, std::shared_ptr<GroupLink> link, std::shared_ptr<TaskQueue> queue,
               GroupCallbacks callbacks);
@@ -176,13 +177,15 @@ class GroupEngine {
   void ReleasePrompt(LiveRequest& request);
   bool MayStart(const Sequence& sequence) const;
 
-  // group_step.cc: plans and results.
-  void Pump();
+  // group_schedule.cc: who is in the next step.
   void ReserveLoads();
-  // Those that `takes_part` refuses keep what they hold and get no rows.
-  SchedulerView MakeView(const std::function<bool(const Sequence&)>& takes_part);
+  // Those that `may_run` refuses keep their place in line and get no rows.
+  SchedulerView MakeView(const std::function<bool(const Sequence&)>& may_run);
   Decision ScheduleApart();
   Decision Decide();
+
+  // group_step.cc: plans and results.
+  void Pump();
   void Apply(const Decision& decision);
   void AddRow(StepPlan& plan, SentStep& step, Sequence& sequence, const RowDecision& row);
   RowOutput OutputOf(const Sequence& sequence, uint32_t query_len) const;
@@ -222,7 +225,7 @@ class GroupEngine {
   Order last_order_ = 0;       // of the requests that came
   uint64_t next_command_ = 1;
   absl::Time last_sent_;
-  bool last_eager_ = false;  // of the steps sent
+  Digest last_followed_;  // by the last eager step sent
   bool lost_ = false;
   bool draining_ = false;
   bool left_ = false;

@@ -8,20 +8,6 @@
 #include "coordinator/engine/group_engine.h"
 
 namespace rootstock {
-namespace {
-
-constexpr size_t kMaxUncompleted = 2;  // D = 1: one beyond the one that runs
-constexpr size_t kWaitingWindow = 128;
-
-// What a result says of one more token of its prompt.
-uint64_t PromptTokenBytes(const Sequence& s) {
-  const ResolvedRequest& resolved = s.request->resolved;
-  const bool wanted = resolved.sampling.prompt_logprobs >= 0 && s.index == 0 &&
-                      !s.prompt_logprobs_sent && s.computed < resolved.prompt_tokens();
-  return wanted ? LogprobBytes(static_cast<uint64_t>(resolved.sampling.prompt_logprobs)) : 0;
-}
-
-}  // namespace
 
 CommandId GroupEngine::Send(decltype(Command::kind) kind) {
   const CommandId id(next_command_++);
@@ -53,118 +39,6 @@ void GroupEngine::Pump() {
   Publish();
 }
 
-// A load that can begin does not wait for the next Step: what rows would take before it is set
-// aside for them.
-void GroupEngine::ReserveLoads() {
-  if (lost_ || steps_.size() < kMaxUncompleted || adapters_.num_fetched() == 0) return;
-  Decision decision = Schedule(MakeView([](const Sequence&) { return true; }));
-  if (!decision.preempt.empty()) return;
-  decision.rows.clear();
-  Apply(decision);
-  UnparkUsable();
-  Publish();
-}
-
-SchedulerView GroupEngine::MakeView(const std::function<bool(const Sequence&)>& takes_part) {
-  SchedulerView view;
-  view.limits = {.max_num_seqs = config_.limits.max_num_seqs,
-                 .max_num_batched_tokens = config_.limits.max_num_batched_tokens,
-                 .page_tokens = config_.report.geometry.page_tokens};
-  view.floors = floors_;
-  view.usable_pages = usable();
-  view.adapter_pages = pages_.adapter_pages();
-  view.free_pages = pages_.free_pages();
-  view.free_for_loads = pages_.free_for_loads();
-  view.free_slots = static_cast<uint32_t>(free_slots_.size());
-  adapters_.FillView(view);
-  view_running_ = running_;
-  for (const Sequence* s : view_running_) {
-    uint32_t freeable = 0;
-    for (const PageId page : s->pages) freeable += pages_.references(page) == 1;
-    const bool more = s->wants_rows();
-    view.running.push_back({.order = s->order(),
-                            .length = more && takes_part(*s) ? s->length() : s->computed,
-                            .computed = s->computed,
-                            .pages = static_cast<uint32_t>(s->pages.size()),
-                            .freeable = freeable,
-                            .preemptible = more,
-                            .token_bytes = PromptTokenBytes(*s),
-                            .solo = s->deaths >= 2});
-  }
-  view_waiting_.clear();
-  const LiveRequest* first_of = nullptr;  // its first sample starts alone in this view
-  for (auto it = ready_.begin(); it != ready_.end() && view_waiting_.size() < kWaitingWindow;) {
-    Sequence* s = it->second;
-    const LiveRequest& request = *s->request;
-    if (first_of == &request || !MayStart(*s) || !takes_part(*s)) {
-      ++it;
-      continue;
-    }
-    if (request.shares_prompt() && request.prompt_pages.empty() &&
-        request.resolved.prompt_tokens() > config_.report.geometry.page_tokens) {
-      first_of = &request;
-    }
-    view_waiting_.push_back(s);
-    view.waiting.push_back({.order = s->order(),
-                            .length = s->length(),
-                            .max_length = request.resolved.max_positions(),
-                            .shared_pages = static_cast<uint32_t>(request.prompt_pages.size()),
-                            .token_bytes = PromptTokenBytes(*s),
-                            .solo = s->deaths >= 2});
-    ++it;
-  }
-  return view;
-}
-
-// A Load that fails takes with it the Steps that follow it, and those sent behind them that name
-// the same sequences. So whoever follows a Load has Steps to itself, in turns with all others: a
-// bad adapter hurts nobody else.
-Decision GroupEngine::ScheduleApart() {
-  const std::vector<Digest>& followed = adapters_.followed();
-  const auto load_of = [&](const Sequence& s) -> const Digest* {
-    const AdapterHandle& adapter = s.request->resolved.adapter;
-    return adapter && adapters_.IsLoading(adapter->digest) ? &adapter->digest : nullptr;
-  };
-  std::vector<const Digest*> turns;  // null: those that follow no Load
-  for (const Digest& digest : followed) turns.push_back(&digest);
-  turns.insert(last_eager_ ? turns.begin() : turns.end(), nullptr);
-  Decision decision;
-  for (const Digest* turn : turns) {
-    decision = Schedule(MakeView([&](const Sequence& s) {
-      if (followed.empty()) return true;
-      const Digest* load = load_of(s);
-      return turn == nullptr ? load == nullptr : load != nullptr && *load == *turn;
-    }));
-    if (!decision.rows.empty() || !decision.preempt.empty()) break;
-  }
-  return decision;
-}
-
-Decision GroupEngine::Decide() {
-  std::vector<LiveRequest*> requests(keeping_prompts_.begin(), keeping_prompts_.end());
-  for (LiveRequest* request : requests) {
-    const auto& all = request->sequences;
-    if (std::none_of(all.begin(), all.end(),
-                     [](const Sequence& s) { return !s.running && !s.finished; })) {
-      ReleasePrompt(*request);
-    }
-  }
-  requests.clear();
-  for (const Sequence* s : running_) {
-    if (s->prompt_confirmed && s->request->shares_prompt()) requests.push_back(s->request);
-  }
-  for (LiveRequest* request : requests) KeepPrompt(*request);
-  Decision decision = ScheduleApart();
-  const bool pressed = !decision.preempt.empty() || !decision.evict.empty() ||
-                       (decision.rows.empty() && !ready_.empty());
-  if (!pressed || keeping_prompts_.empty()) return decision;
-  // Kept prompt pages only save work: they go before anybody else gives up something.
-  const uint32_t before = pages_.kv_pages();
-  while (!keeping_prompts_.empty()) ReleasePrompt(**keeping_prompts_.begin());
-  config_.metrics->kv_pages_pressure.Add(before - pages_.kv_pages());
-  return ScheduleApart();
-}
-
 void GroupEngine::Apply(const Decision& decision) {
   for (const uint32_t i : decision.preempt) {
     Sequence& sequence = *view_running_[i];
@@ -175,7 +49,9 @@ void GroupEngine::Apply(const Decision& decision) {
     Enqueue(sequence);
   }
   for (const uint32_t i : decision.unreserve) adapters_.Unreserve(i);
-  for (const uint32_t i : decision.evict) adapters_.Evict(i);
+  for (size_t k = 0; k < decision.evict.size(); ++k) {
+    adapters_.Evict(decision.evict[k], k + decision.evict_ahead >= decision.evict.size());
+  }
   // Those that waited for an evicted adapter go back to the line before its load.
   for (const uint32_t i : decision.evict) {
     for (const Order order : adapters_.WaitingOf(i)) {
@@ -203,7 +79,7 @@ void GroupEngine::Apply(const Decision& decision) {
 
 RowOutput GroupEngine::OutputOf(const Sequence& s, uint32_t query_len) const {
   const bool samples = s.computed + query_len == s.length();
-  const bool prompt = PromptTokenBytes(s) > 0;
+  const bool prompt = s.prompt_token_bytes() > 0;
   if (samples) return prompt ? RowOutput::kTokenAndPromptLogprobs : RowOutput::kToken;
   return prompt ? RowOutput::kPromptLogprobs : RowOutput::kNone;
 }
@@ -255,7 +131,7 @@ void GroupEngine::AddRow(StepPlan& plan, SentStep& step, Sequence& s, const RowD
 
 void GroupEngine::SendStep(StepPlan plan, SentStep step) {
   step.eager = plan.eager;
-  if (!step.rows.empty()) last_eager_ = plan.eager;
+  if (plan.eager) last_followed_ = step.rows[0].request->resolved.adapter->digest;
   step.id = Send(std::move(plan));
   for (const SentRow& row : step.rows) row.sequence->last_step = step.id;
   last_sent_ = config_.clock();

@@ -23,6 +23,13 @@ bool Sequence::wants_rows() const {
   return running && outputs.size() + samples_in_flight < request->resolved.max_tokens;
 }
 
+uint64_t Sequence::prompt_token_bytes() const {
+  const ResolvedRequest& resolved = request->resolved;
+  const bool wanted = resolved.sampling.prompt_logprobs >= 0 && index == 0 &&
+                      !prompt_logprobs_sent && computed < resolved.prompt_tokens();
+  return wanted ? LogprobBytes(static_cast<uint64_t>(resolved.sampling.prompt_logprobs)) : 0;
+}
+
 LiveRequest::LiveRequest(RequestNumber n, ResolvedRequest r)
     : number(n), resolved(std::move(r)), sequences(resolved.n), stopped(resolved.n) {
   for (uint32_t i = 0; i < sequences.size(); ++i) {

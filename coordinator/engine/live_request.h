@@ -47,6 +47,8 @@ struct Sequence {
   uint32_t length() const;
   int32_t token_at(uint32_t position) const;
   bool wants_rows() const;
+  // What a result says of one more token of its prompt; 0: no prompt logprobs are wanted of it.
+  uint64_t prompt_token_bytes() const;
 };
 
 // Where a request's adapter was when the request came to its group.

@@ -35,6 +35,7 @@ class Planner {
     EmitRunningRows();
     Admit();
     ServeLoadsBefore(kNobody);
+    EvictAhead();
     for (size_t i = 0; i < reserved_.size(); ++i) {
       if (reserved_[i] > 0) {
         decision_.reserve.push_back({static_cast<uint32_t>(i), reserved_[i]});
@@ -75,7 +76,7 @@ class Planner {
   // Decodes come first: prompts share what they leave of the step's tokens.
   void SplitBudget() {
     uint32_t decodes = 0;
-    for (const RunningView& r : view_.running) decodes += Remaining(r) == 1;
+    for (const RunningView& r : view_.running) decodes += Remaining(r) == 1 && !r.barred;
     decode_budget_ = std::min(decodes, view_.limits.max_num_batched_tokens);
     prefill_budget_ = view_.limits.max_num_batched_tokens - decode_budget_;
   }
@@ -96,7 +97,8 @@ class Planner {
     const uint32_t remaining = Remaining(r);
     if (remaining == 0) return;
     uint32_t& budget = remaining == 1 ? decode_budget_ : prefill_budget_;
-    const uint32_t chunk = CutToResult(std::min(remaining, budget), r.token_bytes);
+    const uint32_t chunk = r.barred ? std::min(remaining, view_.limits.max_num_batched_tokens)
+                                    : CutToResult(std::min(remaining, budget), r.token_bytes);
     if (chunk == 0) return;
     const uint32_t page_tokens = view_.limits.page_tokens;
     const uint32_t wanted = PagesFor(r.computed + chunk, page_tokens);
@@ -110,6 +112,7 @@ class Planner {
       return;
     }
     TakeForStep(need);
+    if (r.barred) return;
     TakeResult(chunk, r.token_bytes);
     budget -= chunk;
     granted_[i] = {chunk, need};
@@ -179,6 +182,16 @@ class Planner {
         decision_.evict.push_back(static_cast<uint32_t>(i));
       }
     }
+  }
+
+  void EvictAhead() {
+    const size_t needed = decision_.evict.size();
+    constexpr Order kLast = kNobody - 1;  // whoever waits for one is before
+    Evict(kLast, [&](uint32_t pages) {
+      return free() + coming_ < view_.spare_pages &&
+             adapter_pages_ >= view_.floors.adapters + pages;
+    });
+    decision_.evict_ahead = static_cast<uint32_t>(decision_.evict.size() - needed);
   }
 
   uint32_t EvictableFor(Order order) const {
@@ -257,7 +270,7 @@ class Planner {
     const uint32_t page_tokens = view_.limits.page_tokens;
     const uint32_t chunk = CutToResult(
         std::min(w.length - w.shared_pages * page_tokens, prefill_budget_), w.token_bytes);
-    if (chunk == 0) return false;
+    if (chunk == 0 && !w.barred) return false;
     const uint32_t pages = PagesFor(w.length, page_tokens) - w.shared_pages;
     // Room for the first token as well, else it would be preempted for the next step's page.
     const uint32_t roomy =
@@ -270,6 +283,7 @@ class Planner {
       }
     }
     TakeForStep(pages);
+    if (w.barred) return true;
     TakeResult(chunk, w.token_bytes);
     prefill_budget_ -= chunk;
     decision_.rows.push_back({true, static_cast<uint32_t>(i), chunk, pages});

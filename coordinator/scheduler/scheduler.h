@@ -39,6 +39,7 @@ struct RunningView {
   bool preemptible = true;   // false: ends with what is in flight
   uint64_t token_bytes = 0;  // of the result, a prompt token; 0: no prompt logprobs
   bool solo = false;
+  bool barred = false;  // gets no row in this step, and keeps its place in the order of pages
 };
 
 // A sequence without slot whose adapter is on the device.
@@ -49,6 +50,7 @@ struct WaitingView {
   uint32_t shared_pages = 0;  // full prompt pages of a sibling: already computed
   uint64_t token_bytes = 0;   // as of a running one
   bool solo = false;          // runs with no other sequence in the group
+  bool barred = false;        // as of a running one; also in the order of slots
 };
 
 // An adapter whose content the group has and whose pages are being collected.
@@ -82,6 +84,7 @@ struct SchedulerView {
   uint32_t free_pages = 0;                     // for Steps
   uint32_t free_for_loads = 0;                 // of them
   uint32_t pages_coming = 0;                   // of adapters that are being dropped
+  uint32_t spare_pages = 0;                    // to be free, or coming, for loads to come
   uint32_t free_slots = 0;
 };
 
@@ -97,6 +100,7 @@ struct Decision {
   std::vector<uint32_t> preempt;    // running
   std::vector<uint32_t> unreserve;  // loads whose reserved pages go back
   std::vector<uint32_t> evict;      // idle adapters
+  uint32_t evict_ahead = 0;         // of them, the last: for spare_pages
   std::vector<RowDecision> rows;    // decodes, then chunks, then admissions
   struct Reserve {
     uint32_t load = 0;
@@ -110,7 +114,9 @@ struct Decision {
 // sequences, loads and admissions alike. Who lacks pages may take those reserved for younger
 // loads and evict idle adapters that nobody older waits for; a running sequence may also preempt
 // younger ones, or gives up its own. A waiting sequence without pages stops the admissions behind
-// it; one whose adapter is not resident is not in `waiting` and stops nobody.
+// it; one whose adapter is not resident is not in `waiting` and stops nobody. What a barred one
+// would take is set aside for it, but for tokens.
+// At last idle adapters that nobody waits for leave until `spare_pages` are free or on their way.
 // Floors bind all but the oldest in the view, so that it always gets on: KV evicts no adapter when
 // adapters would hold less than theirs, a load takes no page when KV would be left less than its.
 Decision Schedule(const SchedulerView& view);

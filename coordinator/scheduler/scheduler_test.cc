@@ -283,6 +283,50 @@ TEST(Scheduler, ASuspectRunsAlone) {
   EXPECT_EQ(Schedule(view).rows.size(), 1u);
 }
 
+TEST(Scheduler, ABarredOneKeepsItsPlaceInTheOrderOfPages) {
+  SchedulerView view = View(3);
+  view.running = {Decoding(1, 5), Prefilling(3, 30, 8)};
+  view.running[0].barred = true;  // one page is for it
+  view.waiting = {Waiting(2, 8), Waiting(4, 2)};
+  view.waiting[0].barred = true;  // it wants three
+  EXPECT_THAT(Rows(Schedule(view)), ElementsAre(Row{false, 1, 16, 0}));
+  view.running[1].computed = 28;
+  view.free_pages = view.free_for_loads = 4;  // three are for them
+  EXPECT_THAT(Rows(Schedule(view)), ElementsAre(Row{false, 1, 2, 0}, Row{true, 1, 2, 1}));
+  view.free_pages = view.free_for_loads = 3;
+  EXPECT_THAT(Rows(Schedule(view)), ElementsAre(Row{false, 1, 2, 0}));
+}
+
+TEST(Scheduler, ABarredOneTakesNoTokensOfTheStepButASlot) {
+  SchedulerView view = View(20);
+  view.running = {Prefilling(1, 30, 8)};
+  view.running[0].barred = true;
+  view.waiting = {Waiting(2, 12), Waiting(3, 16), Waiting(4, 2)};
+  view.waiting[0].barred = true;
+  EXPECT_THAT(Rows(Schedule(view)), ElementsAre(Row{true, 1, 16, 4}));
+  view.free_slots = 1;
+  EXPECT_THAT(Schedule(view).rows, IsEmpty());
+}
+
+TEST(Scheduler, SparePagesComeFromIdleAdaptersThatNobodyWaitsFor) {
+  SchedulerView view = View(5);
+  view.spare_pages = 6;
+  view.running = {Decoding(1, 5)};  // takes one
+  view.idle_adapters = {{.pages = 3, .wanted_by = 2}, {.pages = 1}, {.pages = 1}, {.pages = 4}};
+  Decision d = Schedule(view);
+  EXPECT_THAT(d.evict, ElementsAre(1, 2));
+  EXPECT_EQ(d.evict_ahead, 2u);
+  view.pages_coming = 1;
+  EXPECT_THAT(Schedule(view).evict, ElementsAre(1));
+  view.floors = {.adapters = 500};
+  EXPECT_THAT(Schedule(view).evict, IsEmpty());
+  view.floors = {};
+  view.loads = {{.order = 3, .missing = 7}};  // needs two of the first, which leave for it
+  d = Schedule(view);
+  EXPECT_THAT(d.evict, ElementsAre(1, 2, 3));
+  EXPECT_EQ(d.evict_ahead, 1u);
+}
+
 TEST(Scheduler, KvEvictsAdaptersDownToTheirFloorOnly) {
   SchedulerView view = View(0);
   view.floors = {.adapters = 5};

@@ -18,7 +18,7 @@
 #include "tests/perf/gpu_ops.h"
 #include "tests/perf/step_bench.h"
 #include "tests/perf/stream_bench.h"
-#include "tests/perf/trace_bench.h"
+#include "tests/perf/trace/trace_bench.h"
 
 namespace rootstock {
 namespace {
@@ -205,8 +205,9 @@ std::vector<FlagSpec> TraceFlags(BenchFlags& flags) {
        .target = &o.streams,
        .help = "requests under way at saturation",
        .min = 1},
-      {.name = "requests", .target = &o.requests, .help = "of a round", .min = 1},
+      {.name = "requests", .target = &o.requests, .help = "of a run", .min = 1},
       {.name = "rounds", .target = &o.rounds, .help = "rounds; many and few alternate", .min = 1},
+      {.name = "seconds", .target = &o.seconds, .help = "then no run begins; 0: all do", .min = 0},
       {.name = "min-length",
        .target = &o.min_length,
        .help = "tokens of prompts, outputs",

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes random PEFT adapters on all seven projections of a Llama-like config.json, for benchmarks.
+"""Writes random PEFT adapters for a Llama-like config.json, for benchmarks.
 
-Needs torch and safetensors: python3 make_adapters.py MODEL_DIR OUT_DIR --count 8 --rank 16
+Needs torch and safetensors: python3 make_adapters.py MODEL_DIR OUT_DIR --count 8 --rank 16 [--modules q_proj v_proj]
 """
 
 import argparse
@@ -27,10 +27,12 @@ def shapes(config):
     }
 
 
-def tensors(config, rank, generator):
+def tensors(config, rank, modules, generator):
     out = {}
     for layer in range(config["num_hidden_layers"]):
         for module, (inputs, outputs) in shapes(config).items():
+            if module.split(".")[1] not in modules:
+                continue
             prefix = f"base_model.model.model.layers.{layer}.{module}.lora_"
             a = torch.randn(rank, inputs, generator=generator) / inputs**0.5
             b = torch.randn(outputs, rank, generator=generator) * 0.05
@@ -39,14 +41,14 @@ def tensors(config, rank, generator):
     return out
 
 
-def write(config, folder, rank, seed):
+def write(config, folder, rank, modules, seed):
     torch.set_num_threads(1)
     folder.mkdir(parents=True, exist_ok=True)
     generator = torch.Generator().manual_seed(seed)
-    save_file(tensors(config, rank, generator), folder / "adapter_model.safetensors")
+    save_file(tensors(config, rank, modules, generator), folder / "adapter_model.safetensors")
     (folder / "adapter_config.json").write_text(json.dumps({
         "peft_type": "LORA", "r": rank, "lora_alpha": rank,
-        "target_modules": [m.split(".")[1] for m in shapes(config)]}))
+        "target_modules": modules}))
 
 
 def main():
@@ -55,12 +57,14 @@ def main():
     parser.add_argument("out", type=pathlib.Path)
     parser.add_argument("--count", type=int, default=8)
     parser.add_argument("--rank", type=int, default=16)
+    parser.add_argument("--modules", nargs="+", default=[
+        "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"])
     args = parser.parse_args()
     config = json.loads((args.model / "config.json").read_text())
     with concurrent.futures.ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         list(pool.map(write, [config] * args.count,
                       [args.out / f"a{i}" for i in range(args.count)],
-                      [args.rank] * args.count, range(args.count)))
+                      [args.rank] * args.count, [args.modules] * args.count, range(args.count)))
 
 
 if __name__ == "__main__":

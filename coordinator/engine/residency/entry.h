@@ -41,9 +41,11 @@ struct ResidencyEntry {
   Order pin_order = kNobody;  // of a pinned one: its place in line
   CommandId last_step{0};
   EvictionFacts facts;
+  bool from_host = false;  // loaded without a Prefetch: the nodes say that their hosts have it
   bool refetched = false;  // its Load found the nodes' copies gone, and it was fetched again
   bool arrived = false;    // it was resident since it last was absent
   bool drop_sent = false;
+  bool drop_refused = false;  // the last one was, and the ranks may still hold the pages
   bool evicted = false;
   bool drop_all = false;            // the Drop on its way is from all tiers
   bool doomed = false;              // leaves all tiers once nobody holds it

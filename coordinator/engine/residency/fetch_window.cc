@@ -29,6 +29,11 @@ void FetchWindow::Started(ResidencyEntry& entry, absl::Time now) {
   bytes_ += entry.facts.bytes;
 }
 
+void FetchWindow::Bypass(ResidencyEntry& entry, absl::Time now) {
+  entry.slow = true;
+  entry.started = now;
+}
+
 void FetchWindow::Arrived(ResidencyEntry& entry) {
   running_.erase({entry.started, &entry});
   if (entry.slow) bytes_ += entry.facts.bytes;

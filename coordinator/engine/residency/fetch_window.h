@@ -28,6 +28,8 @@ class FetchWindow {
   ResidencyEntry* Next();
   // It is being fetched, and fills the window with its bytes until Left.
   void Started(ResidencyEntry& entry, absl::Time now);
+  // It needs no fetch, and never counts.
+  void Bypass(ResidencyEntry& entry, absl::Time now);
   // Content has come: it counts while it waits, however slow it was.
   void Arrived(ResidencyEntry& entry);
   // Failed, unwanted, or its pages are found.

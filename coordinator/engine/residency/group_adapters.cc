@@ -10,6 +10,10 @@ namespace {
 constexpr size_t kLoadWindow = 16;
 constexpr size_t kIdleWindow = 64;
 
+constexpr absl::Duration kPressure = absl::Seconds(1);  // since an eviction
+constexpr uint32_t kSpareLoads = 2;
+constexpr size_t kSpareIdle = 8;  // with fewer idle ones each is worth more than a quick load
+
 double Seconds(absl::Time time) { return absl::ToDoubleSeconds(time - absl::UnixEpoch()); }
 
 }  // namespace
@@ -142,10 +146,26 @@ void GroupAdapters::SetPins(const std::map<Digest, AdapterFootprint>& pins, Orde
   }
 }
 
+// What lies on the hosts needs a Prefetch only where Steps shall follow its Load; else it would
+// cost the request some steps. Should the nodes evict it meanwhile, the Load makes it again from
+// the disk, or fails and is fetched.
 void GroupAdapters::Queue(Entry& entry) {
+  entry.from_host = !entry.refetched && port_.busy() && nodes_.Has(entry.digest, Tier::kHost);
+  if (entry.from_host) {
+    entry.source = FetchSource::kHost;
+    window_.Bypass(entry, port_.clock());
+    BecomeFetched(entry);
+    return;
+  }
   entry.state = Residency::kQueued;
   window_.Queue(entry);
   SendFetches();
+}
+
+void GroupAdapters::BecomeFetched(Entry& entry) {
+  entry.state = Residency::kFetched;
+  entry.line_key = entry.line();
+  fetched_.emplace(entry.line_key, &entry);
 }
 
 void GroupAdapters::SendFetches() {
@@ -233,8 +253,9 @@ void GroupAdapters::LeaveIfFree(Entry& entry) {
 void GroupAdapters::SendDrop(Entry& entry) {
   entry.state = Residency::kLeaving;
   entry.drop_sent = true;
-  entry.drop_all = entry.doomed;
-  const Tiers tiers = entry.doomed ? kAllTiers : Tiers(Tier::kDevice);
+  // After a refusal the pages come first: what the disk says must not keep them.
+  entry.drop_all = entry.doomed && (!entry.drop_refused || entry.pages.empty());
+  const Tiers tiers = entry.drop_all ? kAllTiers : Tiers(Tier::kDevice);
   pending_[port_.send(DropAdapter{entry.digest, tiers})] = &entry;
 }
 
@@ -243,8 +264,16 @@ void GroupAdapters::StepCompleted(CommandId step) {
   for (Entry* entry : std::vector<Entry*>(leaving_)) LeaveIfFree(*entry);
 }
 
+// While adapters come and go, pages for the next ones are free before they are asked for: a Drop
+// takes a step or two, in which its successor would wait. Where all fit again, nothing leaves.
+uint32_t GroupAdapters::SparePages() const {
+  const bool pressed = port_.clock() - evicted_ < kPressure;
+  return pressed && idle_.size() >= kSpareIdle ? kSpareLoads * last_load_pages_ : 0;
+}
+
 void GroupAdapters::FillView(SchedulerView& view) {
   view.pages_coming = pages_leaving_;
+  view.spare_pages = SparePages();
   view_idle_.clear();
   for (const auto& [score, entry] : idle_) {
     if (view_idle_.size() == kIdleWindow) break;
@@ -268,7 +297,8 @@ void GroupAdapters::FillView(SchedulerView& view) {
   }
 }
 
-void GroupAdapters::Evict(uint32_t idle_index) {
+void GroupAdapters::Evict(uint32_t idle_index, bool ahead) {
+  if (!ahead) evicted_ = port_.clock();
   Entry& entry = *view_idle_[idle_index];
   StartLeaving(entry);
   entry.evicted = true;
@@ -291,10 +321,12 @@ void GroupAdapters::Reserve(uint32_t load_index, uint32_t pages) {
   fetched_.erase({entry.line_key, &entry});
   window_.Left(entry);
   entry.state = Residency::kLoading;
+  last_load_pages_ = entry.footprint.pages;
   pending_[port_.send(LoadAdapter{entry.digest, entry.footprint.layout_id, entry.footprint.sharding,
                                   entry.pages})] = &entry;
   // Without an image on the hosts the ranks would stand still until they have read it.
-  entry.followed = port_.loads_by_layer && nodes_.Has(entry.digest, Tier::kHost);
+  entry.followed =
+      port_.loads_by_layer && !entry.from_host && nodes_.Has(entry.digest, Tier::kHost);
   if (entry.followed) {
     followed_.push_back(entry.digest);
     BecomeUsable(entry);

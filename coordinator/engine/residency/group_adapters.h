@@ -25,6 +25,7 @@ struct AdapterPort {
   std::function<CommandId(decltype(Command::kind))> send;
   std::function<bool(const Digest&)> has_name;  // whether later requests may come for the content
   std::function<absl::Time()> clock;
+  std::function<bool()> busy = [] { return false; };  // sequences run: no Load will be followed
   EvictionPolicy eviction = EvictionPolicy::kLru;
   uint64_t prefetch_bytes = uint64_t{1} << 30;
   uint64_t page_bytes = 0;      // on all tp_ranks together
@@ -68,7 +69,8 @@ class GroupAdapters {
 
   // Adds loads, idle adapters and coming pages; the decision's indices refer to this view.
   void FillView(SchedulerView& view);
-  void Evict(uint32_t idle_index);
+  // ahead: nobody lacks its pages yet.
+  void Evict(uint32_t idle_index, bool ahead = false);
   std::vector<Order> WaitingOf(uint32_t idle_index) const;
   void Unreserve(uint32_t load_index);
   void Reserve(uint32_t load_index, uint32_t pages);
@@ -112,6 +114,7 @@ class GroupAdapters {
   };
   // What came to the device and left it since the last call.
   std::vector<Change> TakeChanges() { return std::exchange(changes_, {}); }
+  size_t num_known() const { return entries_.size(); }
   size_t num_fetched() const { return fetched_.size(); }
   size_t num_residents() const { return num_residents_; }
   uint32_t resident_pages() const { return resident_pages_; }
@@ -125,12 +128,14 @@ class GroupAdapters {
   Entry& Make(const Digest& digest, const AdapterFootprint& footprint);
   void Queue(Entry& entry);
   void SendFetches();
+  void BecomeFetched(Entry& entry);
   void Rekey(Entry& entry);  // its place in line changed
   void BecomeIdle(Entry& entry);
   void StopIdling(Entry& entry);
   void GiveBackPages(Entry& entry);
   void BecomeUsable(Entry& entry);
   void Arrive(Entry& entry);
+  uint32_t SparePages() const;
   void StartLeaving(Entry& entry);
   void LeaveIfFree(Entry& entry);
   void SendDrop(Entry& entry);
@@ -140,6 +145,7 @@ class GroupAdapters {
   Event LoadDone(Entry& entry, const absl::Status& outcome);
   Event Failed(Entry& entry, const absl::Status& why);
   Event DropDone(Entry& entry, const Completion& completion);
+  bool TriesDropAgain(Entry& entry, const absl::Status& outcome);
 
   PageAllocator& pages_;
   const AdapterPort port_;
@@ -151,14 +157,17 @@ class GroupAdapters {
   // By score, then by when they became idle: resident, without users, not pinned.
   std::map<std::pair<double, uint64_t>, Entry*> idle_;
   std::map<CommandId, Entry*> pending_;
-  std::vector<Digest> failed_pins_;  // to be tried again
-  std::vector<Entry*> leaving_;      // Drop not sent yet
+  std::vector<Digest> failed_pins_;    // to be tried again
+  std::vector<Entry*> leaving_;        // Drop not sent yet
+  std::vector<Digest> refused_drops_;  // to be sent again
   std::vector<Entry*> view_idle_, view_loads_;
   std::vector<Order> usable_;
   std::vector<Digest> followed_;
   std::vector<Change> changes_;
   uint32_t pages_leaving_ = 0;
   uint32_t resident_pages_ = 0;
+  uint32_t last_load_pages_ = 0;
+  absl::Time evicted_ = absl::InfinitePast();  // the last one whose pages somebody lacked
   uint64_t next_idle_ = 1;
   size_t num_residents_ = 0;
   uint64_t looked_at_ = 0;

@@ -1,6 +1,7 @@
 // What follows when a Prefetch, a Load or a Drop has completed, and as time passes.
 #include <utility>
 
+#include "common/base/log.h"
 #include "coordinator/engine/residency/group_adapters.h"
 
 namespace rootstock {
@@ -37,9 +38,7 @@ GroupAdapters::Event GroupAdapters::FetchDone(Entry& entry, const Completion& co
   }
   if (!known) nodes_.Apply({{entry.digest, Tier::kDisk, completion.bytes}, true});
   window_.Arrived(entry);
-  entry.state = Residency::kFetched;
-  entry.line_key = entry.line();
-  fetched_.emplace(entry.line_key, &entry);
+  BecomeFetched(entry);
   Event event;
   event.kind = Event::kFetched;
   event.digest = entry.digest;
@@ -86,7 +85,24 @@ GroupAdapters::Event GroupAdapters::LoadDone(Entry& entry, const absl::Status& o
   return event;
 }
 
+// The ranks may hold the pages of a Drop that one of them refused: nobody gets them, and nobody
+// counts on them, until one for the device alone succeeds. Of the caches what an error leaves there
+// is the nodes' to evict, but a fetch that is under way ends.
+bool GroupAdapters::TriesDropAgain(Entry& entry, const absl::Status& outcome) {
+  if (outcome.ok()) return false;
+  LogWarning("adapter ", entry.digest.Short(), ": not dropped everywhere: ", outcome.message());
+  if (entry.pages.empty() && !absl::IsFailedPrecondition(outcome)) return false;
+  entry.drop_refused = true;
+  pages_leaving_ -= static_cast<uint32_t>(entry.pages.size());
+  refused_drops_.push_back(entry.digest);
+  return true;
+}
+
 GroupAdapters::Event GroupAdapters::DropDone(Entry& entry, const Completion& completion) {
+  entry.freed.host += completion.freed.host;
+  entry.freed.disk += completion.freed.disk;
+  if (TriesDropAgain(entry, completion.outcome)) return {};
+  entry.drop_refused = false;
   Event event;
   event.kind = std::exchange(entry.arrived, false) ? Event::kLeft : Event::kNothing;
   event.evicted = entry.evicted;
@@ -95,8 +111,6 @@ GroupAdapters::Event GroupAdapters::DropDone(Entry& entry, const Completion& com
   pages_leaving_ -= event.pages;
   GiveBackPages(entry);
   entry.freed.device += event.pages * port_.page_bytes;
-  entry.freed.host += completion.freed.host;
-  entry.freed.disk += completion.freed.disk;
   if (entry.doomed && !entry.drop_all) {  // since it was sent
     SendDrop(entry);
     return event;
@@ -130,6 +144,11 @@ std::vector<Digest> GroupAdapters::Tick() {
   for (const Entry* entry : window_.FindSlow(port_.clock())) out.push_back(entry->digest);
   SendFetches();
   RetryPins();
+  for (const Digest& digest : std::exchange(refused_drops_, {})) {
+    Entry& entry = Find(digest);
+    pages_leaving_ += static_cast<uint32_t>(entry.pages.size());
+    SendDrop(entry);
+  }
   return out;
 }
 

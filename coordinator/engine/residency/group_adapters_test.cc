@@ -63,6 +63,41 @@ TEST_F(GroupAdaptersTest, TenThousandAdaptersCostAStepNoMoreThanAHundred) {
   EXPECT_EQ(looked_at(10000), few);
 }
 
+// FAULTS I4: what came and left costs no memory.
+TEST_F(GroupAdaptersTest, I4OnlyWhatIsThereOrWantedIsKnown) {
+  GroupAdapters group(pages_, Port());
+  const auto complete = [&](FetchSource source = FetchSource::kNone) {
+    Completion done{CommandId(sent_.size()), absl::OkStatus(), {}};
+    done.source = source;
+    group.Completed(done);
+  };
+  for (int i = 0; i < 1000; ++i) {
+    group.Want(Content(i), {7, 1}, 1);
+    if (i % 3 == 0) {  // nobody waits any more when it has come
+      group.Unwant(Content(i), 1);
+      complete(FetchSource::kDisk);
+      continue;
+    }
+    complete(FetchSource::kDisk);
+    SchedulerView view;
+    group.FillView(view);
+    group.Reserve(0, 1);
+    complete();  // the Load
+    group.Unwant(Content(i), 1);
+    ASSERT_EQ(group.num_known(), 1u);
+    if (i % 3 == 1) {
+      group.Unload(Content(i), nullptr);
+    } else {
+      group.FillView(view);
+      group.Evict(0);
+    }
+    complete();  // the Drop
+  }
+  EXPECT_EQ(group.num_known(), 0u);
+  EXPECT_EQ(pages_.adapter_pages(), 0u);
+  EXPECT_EQ(group.nodes().List().size(), 1000u);  // as the nodes say, who evict within budgets
+}
+
 TEST_F(GroupAdaptersTest, LeastFrequentlyUsedLeaveFirst) {
   policy_ = EvictionPolicy::kLfu;
   GroupAdapters group(pages_, Port());

@@ -67,6 +67,7 @@ absl::Status FakeGroup::Report(GroupDirectory& directory, bool keep_adapters) {
     host_.clear();
   }
   prefetched_.clear();
+  told_on_host_ = {host_.begin(), host_.end()};
   pinned_.clear();
   changes_.clear();
   std::erase_if(residents_, [](const auto& r) { return !r.second.complete || r.second.leaving; });
@@ -278,7 +279,9 @@ void FakeGroup::CheckNewPage(PageId page) {
 }
 
 void FakeGroup::CheckLoad(const LoadAdapter& load) {
-  if (!prefetched_.contains(load.digest)) Violation("a Load before its content was there");
+  if (!prefetched_.contains(load.digest) && !told_on_host_.contains(load.digest)) {
+    Violation("a Load before its content was there");
+  }
   if (const auto it = residents_.find(load.digest); it != residents_.end() && !it->second.failed) {
     Violation("loaded twice");
   }
@@ -410,7 +413,7 @@ void FakeGroup::CompleteStep() {
   }
   last_completed_step_ = pending.id;
   step_times_[step_times_.size() - steps_.size() - 1].completed = std::chrono::steady_clock::now();
-  completion.tier_changes = std::exchange(changes_, {});
+  TellChanges(completion);
   if (tamper) tamper(completion);
   listener_->OnCompletion(std::move(completion));
 }

@@ -52,6 +52,11 @@ class FakeGroup {
   // Next fetch or load of the digest fails with the status.
   void FailFetch(const Digest& digest, absl::Status why) { fail_fetch_[digest] = std::move(why); }
   void FailLoad(const Digest& digest, absl::Status why) { fail_load_[digest] = std::move(why); }
+  // Drops of the digest fail so until an OK: `on_disk`, those that reach the disk, once the other
+  // tiers are dropped; else all, and nothing is.
+  void FailDrops(const Digest& digest, absl::Status why, bool on_disk = false) {
+    fail_drop_[digest] = {std::move(why), on_disk};
+  }
   // It is fetched from the object store, else from the coordinator.
   void PutInStore(const Digest& digest) { in_store_.insert(digest); }
   // Fetches of the digest stay pending in CompleteAll.
@@ -125,6 +130,7 @@ class FakeGroup {
   void CheckStep(CommandId id, const StepPlan& plan);
   void CheckUse(CommandId id, const StepPlan& plan, const Digest& digest);
   // The node's tiers: newest last.
+  void TellChanges(Completion& completion);
   void Hold(std::vector<Digest>& tier, Tier which, const Digest& digest);
   uint64_t Lose(std::vector<Digest>& tier, Tier which, const Digest& digest);
   void EndFetch(const PrefetchAdapter& fetch, Completion& completion);
@@ -156,9 +162,11 @@ class FakeGroup {
   std::map<Digest, Resident> residents_;
   std::vector<Digest> host_, disk_;
   std::set<Digest> in_store_, pinned_;
-  std::set<Digest> prefetched_;  // to the host, in this attach
+  std::set<Digest> prefetched_;    // to the host, in this attach
+  std::set<Digest> told_on_host_;  // in this attach, if only once
   std::vector<TierChange> changes_;
   std::map<Digest, absl::Status> fail_fetch_, fail_load_;
+  std::map<Digest, std::pair<absl::Status, bool>> fail_drop_;
   std::set<Digest> held_;
   std::vector<uint64_t> memory_;
   std::map<uint32_t, CommandId> last_step_naming_;  // by page

@@ -14,8 +14,17 @@ void FakeGroup::CompleteOther(size_t index) {
   if (const auto* fetch = std::get_if<PrefetchAdapter>(&pending.kind)) EndFetch(*fetch, completion);
   if (const auto* load = std::get_if<LoadAdapter>(&pending.kind)) EndLoad(*load, completion);
   if (const auto* drop = std::get_if<DropAdapter>(&pending.kind)) EndDrop(*drop, completion);
-  completion.tier_changes = std::exchange(changes_, {});
+  TellChanges(completion);
   listener_->OnCompletion(std::move(completion));
+}
+
+void FakeGroup::TellChanges(Completion& completion) {
+  completion.tier_changes = std::exchange(changes_, {});
+  for (const TierChange& change : completion.tier_changes) {
+    if (change.adapter.tier == Tier::kHost && change.present) {
+      told_on_host_.insert(change.adapter.digest);
+    }
+  }
 }
 
 void FakeGroup::Hold(std::vector<Digest>& tier, Tier which, const Digest& digest) {
@@ -74,10 +83,21 @@ void FakeGroup::EndLoad(const LoadAdapter& load, Completion& completion) {
 }
 
 void FakeGroup::EndDrop(const DropAdapter& drop, Completion& completion) {
+  const auto fault = fail_drop_.find(drop.digest);
+  const bool on_disk = fault != fail_drop_.end() && fault->second.second;
+  if (fault != fail_drop_.end() && (!on_disk || drop.tiers.has(Tier::kDisk))) {
+    completion.outcome = fault->second.first;
+    if (!on_disk && !completion.outcome.ok()) return;
+  }
   if (drop.tiers.has(Tier::kDevice)) residents_.erase(drop.digest);
   if (drop.tiers.has(Tier::kHost)) completion.freed.host = Lose(host_, Tier::kHost, drop.digest);
-  if (drop.tiers.has(Tier::kDisk)) completion.freed.disk = Lose(disk_, Tier::kDisk, drop.digest);
-  if (drop.tiers.has(Tier::kHost)) prefetched_.erase(drop.digest);
+  if (drop.tiers.has(Tier::kDisk) && completion.outcome.ok()) {
+    completion.freed.disk = Lose(disk_, Tier::kDisk, drop.digest);
+  }
+  if (drop.tiers.has(Tier::kHost)) {
+    prefetched_.erase(drop.digest);
+    told_on_host_.erase(drop.digest);
+  }
 }
 
 }  // namespace rootstock

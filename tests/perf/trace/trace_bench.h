@@ -16,15 +16,17 @@ struct TraceBenchOptions {
   std::vector<std::string> alphas = {"0.3", "1"};
   std::vector<std::string> cvs = {"1", "4"};
   int streams = 32;                      // at saturation: requests under way at any time
-  int requests = 200;                    // of a round, and of a run at 90 % of saturation
-  int rounds = 3;                        // the many and the few alternate
+  int requests = 200;                    // of a run; at least two a stream
+  int rounds = 3;                        // each of other seeds, from 42
+  int seconds = 0;                       // after so many no run begins; 0: all do
   int min_length = 8, max_length = 512;  // tokens of prompts and outputs
   int first_id = 100, last_id = 16000;   // of prompts
 };
 
-// For each alpha: requests a second at saturation (medians) of the many and the few, and their
-// ratio. For each alpha and cv: p99 of the time to first token of both at 90 % of the many's
-// saturation, and their ratio.
+// First each adapter is asked once, so that all have been on the hosts. In every round the few and
+// the many of each alpha run alternately, in turned order every other round: at saturation, then
+// for each cv at 90 % of what the first round's many reached (the lowest alpha's). Medians of the
+// rounds' rates, and of their ratios; p99 of the times to first token of all rounds together.
 absl::StatusOr<std::vector<BenchResult>> RunTraceBench(const TraceBenchOptions& options);
 
 }  // namespace rootstock

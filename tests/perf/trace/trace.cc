@@ -1,4 +1,4 @@
-#include "tests/perf/trace.h"
+#include "tests/perf/trace/trace.h"
 
 #include <algorithm>
 #include <cmath>
