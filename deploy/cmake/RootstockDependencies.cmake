@@ -52,7 +52,7 @@ if(ROOTSTOCK_WITH_CUDA)
   foreach(architecture ${CMAKE_CUDA_ARCHITECTURES})
     # Compiled for plain sm_90 the GEMMs would be empty.
     if(architecture MATCHES "^(90(-real|-virtual)?|native|all|all-major)$")
-      message(FATAL_ERROR "CMAKE_CUDA_ARCHITECTURES=${architecture}: name sm_90 as 90a-real")
+      message(FATAL_ERROR "CMAKE_CUDA_ARCHITECTURES=${architecture}: name each architecture, and sm_90 as 90a-real")
     endif()
   endforeach()
   enable_language(CUDA)

@@ -8,7 +8,7 @@
 namespace rootstock {
 namespace {
 
-constexpr size_t kUsualBytes = size_t{512} << 10;
+constexpr size_t kUsualBytes = size_t{1} << 20;
 constexpr char kPurpose[] = "adapter tables on the host";
 
 }  // namespace

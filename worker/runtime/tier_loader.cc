@@ -12,7 +12,7 @@
 namespace rootstock {
 namespace {
 
-constexpr int kReservedTables = 4;
+constexpr int kReservedTables = 16;
 // Between marks at most: a fraction of a millisecond. Each costs the copies some microseconds.
 constexpr uint32_t kGroupBytes = 8 << 20;
 
