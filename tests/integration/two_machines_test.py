@@ -24,18 +24,6 @@ def setUpModule():
     namespaces.enter("--net", "--mount")  # this process becomes the first machine
 
 
-def add_cable(ends):
-    """A veth pair. The kernel's first answer has been EEXIST in a namespace that held no such
-    name, so it is asked again."""
-    command = ["ip", "link", "add", ends[0], "type", "veth", "peer", "name", ends[1]]
-    for _ in range(3):
-        if subprocess.run(command).returncode == 0:
-            return
-        subprocess.run(["ip", "-details", "link"])
-        subprocess.run(["ip", "link", "del", ends[0]])
-    run(*command)
-
-
 class OtherMachine:
     """A network namespace at the other end of a cable. Its programs do not see `hidden` paths."""
 
@@ -44,7 +32,7 @@ class OtherMachine:
         run("mount", "-t", "tmpfs", "none", "/run")  # where ip keeps its names
         run("ip", "link", "set", "lo", "up")
         run("ip", "netns", "add", "workers")
-        add_cable(["cable0", "cable1"])
+        run("ip", "link", "add", "cable0", "type", "veth", "peer", "name", "cable1")
         run("ip", "link", "set", "cable1", "netns", "workers")
         run("ip", "addr", "add", f"{COORDINATOR}/24", "dev", "cable0")
         run("ip", "link", "set", "cable0", "up")

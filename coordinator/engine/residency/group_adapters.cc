@@ -12,7 +12,8 @@ constexpr size_t kIdleWindow = 64;
 
 constexpr absl::Duration kPressure = absl::Seconds(1);  // since an eviction
 constexpr uint32_t kSpareLoads = 2;
-constexpr size_t kSpareIdle = 8;  // with fewer idle ones each is worth more than a quick load
+constexpr uint32_t kSpareShare = 4;  // of the pages of idle ones, one in so many at most
+constexpr size_t kSpareIdle = 8;     // with fewer idle ones each is worth more than a quick load
 
 double Seconds(absl::Time time) { return absl::ToDoubleSeconds(time - absl::UnixEpoch()); }
 
@@ -273,14 +274,17 @@ uint32_t GroupAdapters::SparePages() const {
 
 void GroupAdapters::FillView(SchedulerView& view) {
   view.pages_coming = pages_leaving_;
-  view.spare_pages = SparePages();
   view_idle_.clear();
+  uint32_t idle_pages = 0;
   for (const auto& [score, entry] : idle_) {
     if (view_idle_.size() == kIdleWindow) break;
     view_idle_.push_back(entry);
+    if (entry->waiting.empty()) idle_pages += static_cast<uint32_t>(entry->pages.size());
     view.idle_adapters.push_back({static_cast<uint32_t>(entry->pages.size()),
                                   entry->waiting.empty() ? kNobody : *entry->waiting.begin()});
   }
+  // One large adapter that came last must not send all small ones away.
+  view.spare_pages = std::min(SparePages(), idle_pages / kSpareShare);
   view_loads_.clear();
   for (const auto& [order, entry] : fetched_) {
     if (view_loads_.size() == kLoadWindow) break;

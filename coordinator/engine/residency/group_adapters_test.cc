@@ -98,6 +98,32 @@ TEST_F(GroupAdaptersTest, I4OnlyWhatIsThereOrWantedIsKnown) {
   EXPECT_EQ(group.nodes().List().size(), 1000u);  // as the nodes say, who evict within budgets
 }
 
+// While adapters come and go, for two loads like the last; a large one does not cost all small ones
+// their place.
+TEST_F(GroupAdaptersTest, PagesAreSparedForTheNextLoadsButNotAllOfTheIdleOnes) {
+  GroupAdapters group(pages_, Port());
+  for (int i = 0; i < 60; ++i) Adopt(group, i, /*pages=*/2);
+  SchedulerView view;
+  const auto load = [&](int number, uint32_t pages) {
+    group.Want(Content(number), {7, pages}, 1);
+    Completion done{CommandId(sent_.size()), absl::OkStatus(), {}};
+    done.source = FetchSource::kDisk;
+    group.Completed(done);
+    view = {};
+    group.FillView(view);
+    group.Reserve(0, pages);
+    group.Completed({CommandId(sent_.size()), absl::OkStatus(), {}});
+    view = {};
+    group.FillView(view);
+    return view.spare_pages;
+  };
+  EXPECT_EQ(load(100, 3), 0u) << "none has had to leave";
+  group.Evict(0);
+  group.Completed({CommandId(sent_.size()), absl::OkStatus(), {}});
+  EXPECT_EQ(load(101, 4), 8u);
+  EXPECT_EQ(load(102, 60), 59u * 2 / 4);
+}
+
 TEST_F(GroupAdaptersTest, LeastFrequentlyUsedLeaveFirst) {
   policy_ = EvictionPolicy::kLfu;
   GroupAdapters group(pages_, Port());
