@@ -192,6 +192,7 @@ TEST(EngineFaults, F2UnregisteredAdaptersLeaveNothingOnAnyTier) {
     world.ExpectRight(sent);
     EXPECT_EQ(world.registry->FindDigest(digest), nullptr);
   }
+  world.registry->AwaitRemovals();
   EXPECT_EQ(FilesUnder(world.directory / "data" / "blobs"), files);
   EXPECT_EQ(group.residents().size(), 1u);
   EXPECT_EQ(group.fetched().size(), 1u);
