@@ -8,8 +8,6 @@
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "coordinator/adapter_loader.h"
-#include "coordinator/adapters/registry_metrics.h"
-#include "coordinator/engine/task_queue.h"
 
 namespace rootstock {
 namespace {
@@ -46,7 +44,8 @@ absl::StatusOr<BlobStoreOptions> BlobOptions(const CoordinatorOptions& options) 
 }  // namespace
 
 absl::StatusOr<AdapterParts> OpenAdapters(const CoordinatorOptions& options, const ModelSpec& model,
-                                          const std::string& served_name, Metrics& metrics) {
+                                          const std::string& served_name,
+                                          std::shared_ptr<RegistryMetrics> metrics) {
   AdapterParts parts;
   ASSIGN_OR_RETURN(parts.sources, OpenSources(options));
   ASSIGN_OR_RETURN(BlobStoreOptions blobs, BlobOptions(options));
@@ -59,7 +58,7 @@ absl::StatusOr<AdapterParts> OpenAdapters(const CoordinatorOptions& options, con
                                        model, served_name, static_cast<int>(options.max_lora_rank)),
                                    .blobs = std::move(blobs),
                                    .unix_ms = [] { return absl::ToUnixMillis(absl::Now()); },
-                                   .metrics = std::make_shared<RegistryMetrics>(metrics)}));
+                                   .metrics = std::move(metrics)}));
   parts.uploads = std::make_unique<UploadStore>(
       std::filesystem::path(options.data) / "uploads",
       UploadLimits{.max_weights_bytes = static_cast<uint64_t>(options.max_adapter_bytes),
@@ -75,7 +74,19 @@ absl::StatusOr<AdapterParts> OpenAdapters(const CoordinatorOptions& options, con
                                          return pool->Post(std::move(job));
                                        });
   }
+  const Clock clock = MonotonicClock();
+  parts.clerk = ThreadTaskQueues(clock)("registry");
+  SaveUsesEveryMinute(parts.clerk.get(), clock, parts.registry.get());
   return parts;
+}
+
+void SaveUsesEveryMinute(TaskQueue* queue, const Clock& clock, Registry* registry) {
+  queue->PostAt(clock() + absl::Minutes(1), [queue, clock, registry] {
+    if (const absl::Status saved = registry->SaveUses(); !saved.ok()) {
+      LogWarning("last uses of adapters: ", std::string(saved.message()));
+    }
+    SaveUsesEveryMinute(queue, clock, registry);
+  });
 }
 
 void PreloadAdapters(const CoordinatorOptions& options, Registry& registry) {

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <fstream>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <thread>
 #include <utility>
@@ -159,9 +160,9 @@ struct Coordinator::Parts {
   CoordinatorOptions options;
   Monitor* monitor;
   Model model;
+  std::shared_ptr<const EngineMetrics> engine_metrics;
   AdapterParts store;
   std::unique_ptr<Frontend> frontend;
-  std::shared_ptr<const EngineMetrics> engine_metrics;
   std::unique_ptr<CoordinatorEngine> engine;
   std::unique_ptr<WorkPool> request_pool, admin_pool, upload_pool, registrations, blob_pool;
   std::unique_ptr<InferenceService> inference;
@@ -178,6 +179,7 @@ struct Coordinator::Parts {
   bool draining = false;
   std::unique_ptr<RpcServer> server;
 
+  std::shared_ptr<RegistryMetrics> MakeRegistryMetrics();
   absl::Status StartMetrics();
   void MakeEngine();
   void MakeServices();
@@ -196,11 +198,18 @@ absl::Status Coordinator::Parts::StartMetrics() {
   return absl::OkStatus();
 }
 
+std::shared_ptr<RegistryMetrics> Coordinator::Parts::MakeRegistryMetrics() {
+  std::optional<ObjectTierGauges> object;
+  if (!options.object_store.empty()) {
+    object = {engine_metrics->object.adapters, engine_metrics->object.bytes};
+  }
+  return std::make_shared<RegistryMetrics>(monitor->metrics, object);
+}
+
 void Coordinator::Parts::MakeEngine() {
   const int threads = std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 2, 1, 8);
   frontend = std::make_unique<Frontend>(model.served.name, model.tokenizer, threads);
   const Clock clock = MonotonicClock();
-  engine_metrics = std::make_shared<const EngineMetrics>(monitor->metrics);
   engine = std::make_unique<CoordinatorEngine>(EngineOptions{
       .model = model.served,
       .limits = {.max_model_len = model.served.max_model_len,
@@ -281,8 +290,9 @@ absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Start(const Coordinato
   parts->options = options;
   parts->monitor = monitor.get();
   ASSIGN_OR_RETURN(parts->model, LoadModel(options));
+  parts->engine_metrics = std::make_shared<const EngineMetrics>(monitor->metrics);
   ASSIGN_OR_RETURN(parts->store, OpenAdapters(options, parts->model.spec, parts->model.served.name,
-                                              parts->monitor->metrics));
+                                              parts->MakeRegistryMetrics()));
   RETURN_IF_ERROR(parts->StartMetrics());
   parts->MakeEngine();
   parts->MakeServices();

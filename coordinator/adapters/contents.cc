@@ -11,36 +11,39 @@ AdapterHandle Contents::MakeHandle(Content& content) {
 }
 
 void Contents::Release(const Digest& digest) {
-  std::vector<std::function<void()>> idle;
+  std::vector<std::function<void(bool)>> waiting;
   {
     const std::lock_guard lock(mutex);
     Content& content = by_digest.at(digest);
-    if (--content.handles == 0) {
-      if (content.names == 0) Count(AdapterState::kRetired, -1);
-      idle.swap(content.when_idle);
+    if (--content.handles == 0 && content.names == 0) {
+      Count(AdapterState::kRetired, -1);
+      waiting.swap(content.when_gone);
     }
     RemoveIfUnused(digest);
   }
-  for (const auto& done : idle) done();
+  for (const auto& done : waiting) done(/*gone=*/true);
 }
 
 void Contents::RemoveIfUnused(const Digest& digest) {
   const auto it = by_digest.find(digest);
   if (it == by_digest.end() || it->second.names > 0 || it->second.handles > 0) return;
+  if (it->second.stored && metrics) metrics->Stored(-1, it->second.content->blob_bytes);
   blobs.Remove(digest);
   by_digest.erase(it);
 }
 
-void Contents::WhenIdle(const Digest& digest, std::function<void()> done) {
+void Contents::WhenGone(const Digest& digest, std::function<void(bool gone)> done) {
+  bool named = false;
   {
     const std::lock_guard lock(mutex);
     const auto it = by_digest.find(digest);
-    if (it != by_digest.end() && it->second.handles > 0) {
-      it->second.when_idle.push_back(std::move(done));
+    named = it != by_digest.end() && it->second.names > 0;
+    if (it != by_digest.end() && !named) {
+      it->second.when_gone.push_back(std::move(done));
       return;
     }
   }
-  done();
+  done(!named);
 }
 
 }  // namespace rootstock

@@ -19,10 +19,11 @@ namespace rootstock {
 struct Contents : std::enable_shared_from_this<Contents> {
   struct Content {
     std::shared_ptr<const AdapterContent> content;
-    int names = 0;      // versions that are this content
-    int handles = 0;    // in flight
-    bool lost = false;  // its blob was found missing or cut at start
-    std::vector<std::function<void()>> when_idle;
+    int names = 0;                                     // versions that are this content
+    int handles = 0;                                   // in flight
+    bool lost = false;                                 // its blob was found missing or cut at start
+    bool stored = false;                               // counted as such
+    std::vector<std::function<void(bool)>> when_gone;  // none while a name holds it
   };
 
   Contents(std::filesystem::path dir, BlobStoreOptions options)
@@ -36,9 +37,16 @@ struct Contents : std::enable_shared_from_this<Contents> {
     if (metrics) metrics->Moved(state, by);
   }
 
-  // Takes the mutex. `done` runs once, with no lock held, when no handle of the content is out:
-  // here when that is now, else where the last one goes.
-  void WhenIdle(const Digest& digest, std::function<void()> done);
+  // Under the mutex: its blob is where it is kept.
+  void CountStored(Content& content) const {
+    if (!std::exchange(content.stored, true) && metrics) {
+      metrics->Stored(1, content.content->blob_bytes);
+    }
+  }
+
+  // Takes the mutex. `done` runs once, with no lock held: with true when neither a name nor a
+  // handle holds the content, with false as soon as a name does; here when either is so now.
+  void WhenGone(const Digest& digest, std::function<void(bool gone)> done);
 
   BlobStore blobs;
   std::shared_ptr<RegistryMetrics> metrics;

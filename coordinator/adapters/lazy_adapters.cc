@@ -8,11 +8,22 @@
 namespace rootstock {
 namespace {
 
-constexpr absl::Duration kRefusedFor = absl::Seconds(10);
-constexpr size_t kMaxRefused = 10000;  // names that strangers invent cost no more than that
+constexpr size_t kMaxKnown = 10000;  // names that strangers invent cost no more than that
 constexpr char kDefaultTenant[] = "default";
 
 }  // namespace
+
+void LazyAdapters::Memory::Add(const Key& key, const absl::Status& status, absl::Time now) {
+  if (known_.insert_or_assign(key, Known{now + lasts_, status}).second) by_age_.push_back(key);
+  if (by_age_.size() <= kMaxKnown) return;
+  known_.erase(by_age_.front());
+  by_age_.pop_front();
+}
+
+const absl::Status* LazyAdapters::Memory::Find(const Key& key, absl::Time now) {
+  const auto it = known_.find(key);
+  return it == known_.end() || it->second.until <= now ? nullptr : &it->second.status;
+}
 
 LazyAdapters::LazyAdapters(Registry* registry, StoreUri store, std::function<absl::Time()> clock,
                            Post post)
@@ -31,11 +42,7 @@ bool LazyAdapters::MayHold(const std::string& model, const std::string& tenant) 
   if (!CheckAdapterName(model).ok() || !CheckAdapterName(tenant).ok()) return false;
   if (registry_->HasModel(model, tenant)) return false;
   const std::lock_guard lock(mutex_);
-  const auto it = refused_.find({tenant, model});
-  if (it == refused_.end()) return true;
-  if (it->second.until > clock_()) return !absl::IsNotFound(it->second.status);
-  refused_.erase(it);
-  return true;
+  return missing_.Find({tenant, model}, clock_()) == nullptr;
 }
 
 void LazyAdapters::Fetch(const std::string& model, const std::string& tenant, Done done) {
@@ -43,9 +50,10 @@ void LazyAdapters::Fetch(const std::string& model, const std::string& tenant, Do
   absl::Status refused;
   {
     const std::lock_guard lock(mutex_);
-    const auto it = refused_.find(key);
-    if (it != refused_.end() && it->second.until > clock_()) {
-      refused = it->second.status;
+    const absl::Status* known = missing_.Find(key, clock_());
+    if (known == nullptr) known = refused_.Find(key, clock_());
+    if (known != nullptr) {
+      refused = *known;
     } else {
       std::vector<Done>& waiting = waiting_[key];
       waiting.push_back(std::move(done));
@@ -78,10 +86,8 @@ void LazyAdapters::Finish(const Key& key, const absl::Status& status) {
     const std::lock_guard lock(mutex_);
     waiting.swap(waiting_[key]);
     waiting_.erase(key);
-    // A store that is away or busy is asked again at once; what it said of an adapter holds longer.
-    const bool lasts = absl::IsNotFound(status) || absl::IsInvalidArgument(status);
-    if (lasts && refused_.size() >= kMaxRefused) refused_.clear();
-    if (lasts) refused_[key] = {clock_() + kRefusedFor, status};
+    if (absl::IsNotFound(status)) missing_.Add(key, status, clock_());
+    if (absl::IsInvalidArgument(status)) refused_.Add(key, status, clock_());
   }
   for (const Done& done : waiting) done(status);
 }

@@ -1,6 +1,7 @@
 // Adapters that a store knows and the registry does not yet.
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -16,7 +17,8 @@
 namespace rootstock {
 
 // Registers a name at its first request out of STORE/NAME for the tenant "default", of
-// STORE/TENANT/NAME for others. What was not there or was refused is not fetched again for a while.
+// STORE/TENANT/NAME for others. What was not there is not looked for again for ten seconds, what
+// was refused is not fetched again for a minute; a store that fails is asked again at once.
 // *Thread-safe.*
 class LazyAdapters {
  public:
@@ -37,9 +39,21 @@ class LazyAdapters {
 
  private:
   using Key = std::pair<std::string, std::string>;  // tenant, name
-  struct Refusal {
-    absl::Time until;
-    absl::Status status;
+  // What is known of names for a while; of the oldest nothing when there are too many.
+  class Memory {
+   public:
+    explicit Memory(absl::Duration lasts) : lasts_(lasts) {}
+    void Add(const Key& key, const absl::Status& status, absl::Time now);
+    const absl::Status* Find(const Key& key, absl::Time now);  // null: nothing
+
+   private:
+    struct Known {
+      absl::Time until;
+      absl::Status status;
+    };
+    const absl::Duration lasts_;
+    std::map<Key, Known> known_;
+    std::deque<Key> by_age_;  // each of known_ once
   };
   std::string UriOf(const Key& key) const;
   absl::Status Register(const Key& key);
@@ -51,7 +65,9 @@ class LazyAdapters {
   const Post post_;
   std::mutex mutex_;
   std::map<Key, std::vector<Done>> waiting_;
-  std::map<Key, Refusal> refused_;  // until when nobody looks
+  // Strangers can invent what is missing, not what is refused: neither pushes the other out.
+  Memory missing_{absl::Seconds(10)};
+  Memory refused_{absl::Minutes(1)};
 };
 
 }  // namespace rootstock

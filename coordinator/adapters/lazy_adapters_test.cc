@@ -107,6 +107,9 @@ TEST_F(LazyAdaptersTest, ARefusalIsToldAndNotFetchedAgainForAWhile) {
   EXPECT_EQ(GetErrorDetail(Fetch("spoilt", "default"))->reason, Reason::kNonfinite);
   EXPECT_EQ(loads_, 1);
   now_ += absl::Seconds(11);
+  EXPECT_EQ(GetErrorDetail(Fetch("spoilt", "default"))->reason, Reason::kNonfinite);
+  EXPECT_EQ(loads_, 1);
+  now_ += absl::Seconds(50);
   Add("spoilt", "mended");
   EXPECT_EQ(Fetch("spoilt", "default"), absl::OkStatus());
 }

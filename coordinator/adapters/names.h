@@ -28,6 +28,7 @@ class Names {
     AdapterState state = AdapterState::kStaged;
     int64_t registered_ms = 0;
     int64_t last_used_ms = 0;
+    bool use_saved = true;          // last_used_ms is in the tables
     std::set<std::string> pins;     // groups; "": all of them
     std::set<std::string> aliases;  // that have it among their targets
   };

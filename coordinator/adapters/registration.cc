@@ -1,6 +1,7 @@
 // How the registry takes a new version in.
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "coordinator/adapters/registry_impl.h"
@@ -36,6 +37,11 @@ absl::StatusOr<Registry::Impl::Decision> Registry::Impl::Decide(const Key& key,
 
 absl::StatusOr<AdapterEntry> Registry::Impl::Store(const Key& key, const LoadedAdapter& loaded,
                                                    bool new_version) {
+  // Who waits for the content to go hears that it stays, with no lock held.
+  std::vector<std::function<void(bool)>> waiting;
+  const absl::Cleanup tell = [&] {
+    for (const auto& done : waiting) done(/*gone=*/false);
+  };
   AdapterHandle held;  // nobody removes the blob between its rename and the commit
   {
     const std::lock_guard lock(contents->mutex);
@@ -73,6 +79,7 @@ absl::StatusOr<AdapterEntry> Registry::Impl::Store(const Key& key, const LoadedA
   }
   const std::lock_guard lock(contents->mutex);
   Heal(loaded.digest);
+  waiting.swap(contents->by_digest.at(loaded.digest).when_gone);
   return ShowRegistered(key, decision.number, loaded, now);
 }
 
@@ -83,6 +90,7 @@ AdapterEntry Registry::Impl::ShowRegistered(const Key& key, uint32_t number,
   if (version.state == AdapterState::kStaged) {
     Contents::Content& content = contents->by_digest.at(loaded.digest);
     if (content.names++ == 0) contents->Count(AdapterState::kRetired, -1);
+    contents->CountStored(content);
     version.digest = loaded.digest;
     version.registered_ms = now;
     Move(version, AdapterState::kActive);

@@ -1,5 +1,6 @@
 #include "coordinator/adapters/registry.h"
 
+#include <algorithm>
 #include <mutex>
 #include <utility>
 
@@ -14,7 +15,12 @@
 namespace rootstock {
 
 Registry::Registry(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-Registry::~Registry() { CountLeaks(); }
+Registry::~Registry() {
+  if (const absl::Status saved = SaveUses(); !saved.ok()) {
+    LogWarning("last uses of adapters: ", std::string(saved.message()));
+  }
+  CountLeaks();
+}
 
 absl::StatusOr<std::unique_ptr<Registry>> Registry::Open(RegistryOptions options) {
   auto impl = std::make_unique<Impl>(std::move(options));
@@ -103,8 +109,14 @@ absl::StatusOr<std::vector<RetiredVersion>> Registry::Unregister(const std::stri
   const std::lock_guard database_lock(impl_->database_mutex);
   std::vector<RegistryStore::VersionRow> rows;
   {
-    const std::lock_guard lock(impl_->contents->mutex);
-    RETURN_IF_ERROR(impl_->names.Find(key, version).status());
+    std::unique_lock lock(impl_->contents->mutex);
+    if (const absl::Status found = impl_->names.Find(key, version).status(); !found.ok()) {
+      lock.unlock();
+      if (!absl::IsNotFound(found)) return found;
+      ASSIGN_OR_RETURN(const uint32_t last, impl_->store->LastNumber(tenant, name));
+      if (last < std::max(version, 1u)) return found;
+      return std::vector<RetiredVersion>();
+    }
     for (const auto& [number, found] : impl_->names.adapters().at(key)) {
       if (version != 0 && number != version) continue;
       if (!found.aliases.empty()) {
@@ -177,6 +189,7 @@ absl::StatusOr<BoundModel> Registry::Resolve(const std::string& model, const std
                      "its stored content is missing or cut; register it again");
   }
   version.last_used_ms = impl_->options.unix_ms();
+  impl_->NoteUse({tenant, bound.name}, bound.found.number, version);
   return BoundModel{impl_->contents->MakeHandle(impl_->contents->by_digest.at(version.digest)),
                     AdapterRef{bound.name, bound.found.number}.Text()};
 }
@@ -200,8 +213,8 @@ bool Registry::HasModel(const std::string& name, const std::string& tenant) cons
   return impl_->names.adapters().contains(key) || impl_->names.aliases().contains(key);
 }
 
-void Registry::WhenIdle(const Digest& digest, std::function<void()> done) {
-  impl_->contents->WhenIdle(digest, std::move(done));
+void Registry::WhenGone(const Digest& digest, std::function<void(bool gone)> done) {
+  impl_->contents->WhenGone(digest, std::move(done));
 }
 
 size_t Registry::CountLeaks() const {

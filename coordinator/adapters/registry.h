@@ -41,7 +41,7 @@ struct AdapterEntry {
   uint64_t blob_bytes = 0;
   std::string receipt_json;  // empty in a list
   int64_t registered_unix_ms = 0;
-  int64_t last_used_unix_ms = 0;     // since the coordinator's start; 0: never
+  int64_t last_used_unix_ms = 0;     // 0: never
   bool newest = false;               // what the bare name means
   std::vector<std::string> pins;     // groups that it is pinned on; "": all of them
   std::vector<std::string> aliases;  // that have it among their targets
@@ -103,8 +103,9 @@ class Registry {
   absl::StatusOr<AdapterEntry> RegisterFrom(
       const std::string& name, const std::string& tenant, bool new_version,
       const std::function<absl::StatusOr<LoadedAdapter>()>& source);
-  // Version 0: all. New requests don't find them from then on; pins go too.
-  // FAILED_PRECONDITION/name_taken while an alias names one of them.
+  // Version 0: all. New requests don't find them from then on; pins go too. None for what was
+  // there once and is gone: a call may be made again. FAILED_PRECONDITION/name_taken while an alias
+  // names one of them.
   absl::StatusOr<std::vector<RetiredVersion>> Unregister(const std::string& name,
                                                          const std::string& tenant,
                                                          uint32_t version = 0);
@@ -128,6 +129,7 @@ class Registry {
   // FAILED_PRECONDITION when there is none, or one of its targets is gone.
   absl::StatusOr<AliasEntry> RollbackAlias(const std::string& alias, const std::string& tenant,
                                            uint64_t to = 0, uint64_t expected = 0);
+  // OK for one that was removed before: a call may be made again.
   absl::Status RemoveAlias(const std::string& alias, const std::string& tenant,
                            uint64_t expected = 0);
   absl::StatusOr<AliasEntry> GetAlias(const std::string& alias, const std::string& tenant) const;
@@ -159,8 +161,12 @@ class Registry {
   bool HasName(const Digest& digest) const;
   // Whether a name is the base's, an adapter's or an alias's.
   bool HasModel(const std::string& name, const std::string& tenant) const;
-  // `done` runs once, on any thread, when no handle of the content is out; at once if that is so.
-  void WhenIdle(const Digest& digest, std::function<void()> done);
+  // `done` runs once, on any thread: with true when no name and no handle holds the content any
+  // more, with false as soon as a name does (again); at once if either is so.
+  void WhenGone(const Digest& digest, std::function<void(bool gone)> done);
+  // Makes the last uses durable that are not yet: one write, however many. So does the destructor;
+  // a crash forgets those since the last call.
+  absl::Status SaveUses();
   // Handles that are out though nothing should run any more: logged and counted.
   size_t CountLeaks() const;
   // Content from its first byte; may wait for the object store. NOT_FOUND when no version and

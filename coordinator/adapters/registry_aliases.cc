@@ -16,10 +16,20 @@ AliasEntry MakeEntry(const Names::Key& key, const Names::Alias& alias) {
           alias.targets, alias.changed_ms, alias.rolled_back_to};
 }
 
-absl::Status NoRevision(const std::string& alias, uint64_t revision) {
-  return MakeError(absl::StatusCode::kFailedPrecondition, Reason::kInvalidArgument, "revision",
-                   absl::StrCat(revision),
-                   absl::StrCat("the alias ", alias, " has no such revision to go back to"));
+// `to`: the revision that was asked for; 0: the one before `current`.
+absl::Status NoRevision(const std::string& alias, uint64_t to, uint64_t current) {
+  const auto error = [](const char* field, const std::string& value, const std::string& text) {
+    return MakeError(absl::StatusCode::kFailedPrecondition, Reason::kInvalidArgument, field, value,
+                     text);
+  };
+  if (to > 0) {
+    return error("revision", absl::StrCat(to),
+                 absl::StrCat("the alias ", alias, " has no such revision to go back to"));
+  }
+  if (current == 1) return error("alias", alias, "is at its first revision; there is none before");
+  return error("alias", alias,
+               absl::StrCat("stood for nothing before revision ", current,
+                            "; name a revision to go back to"));
 }
 
 }  // namespace
@@ -101,7 +111,9 @@ absl::StatusOr<AliasEntry> Registry::Impl::TryRollback(const Key& key, uint64_t 
   const uint64_t wanted = to > 0 ? to : current.revision - 1;
   ASSIGN_OR_RETURN(std::vector<AliasEntry> found,
                    store->AliasRevision(key.first, key.second, wanted));
-  if (found.empty() || found[0].targets.empty()) return NoRevision(key.second, wanted);
+  if (found.empty() || found[0].targets.empty()) {
+    return NoRevision(key.second, to, current.revision);
+  }
   AliasEntry entry = std::move(found[0]);
   if (entry.targets == current.targets) return MakeEntry(key, current);
   {
@@ -121,7 +133,14 @@ absl::StatusOr<AliasEntry> Registry::Impl::TryRollback(const Key& key, uint64_t 
 
 absl::Status Registry::Impl::TryRemoveAlias(const Key& key, uint64_t expected) {
   const std::lock_guard database_lock(database_mutex);
-  RETURN_IF_ERROR(FindAliasAt(key, expected).status());
+  if (const absl::Status found = FindAliasAt(key, expected).status(); !found.ok()) {
+    if (!absl::IsNotFound(found)) return found;
+    // A call that is made again finds its own work.
+    ASSIGN_OR_RETURN(const std::vector<AliasEntry> last,
+                     store->AliasHistory(key.first, key.second, 1));
+    const bool removed = !last.empty() && (expected == 0 || last[0].revision == expected + 1);
+    return removed ? absl::OkStatus() : found;
+  }
   return ChangeAlias({.name = key.second, .tenant = key.first}).status();
 }
 

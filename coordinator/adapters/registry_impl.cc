@@ -58,8 +58,10 @@ absl::Status Registry::Impl::LoadVersions() {
     Names::Version& version = names.Add({row.tenant, row.name}, row.number);
     version.digest = row.digest;
     version.registered_ms = row.registered_ms;
+    version.last_used_ms = row.last_used_ms;
     Move(version, AdapterState::kActive);
     ++content.names;
+    contents->CountStored(content);
     if (content.lost) {
       Move(version, AdapterState::kFailed);
       LogError("registry: the stored content of adapter '", row.name, "' version ", row.number,

@@ -62,6 +62,8 @@ struct Registry::Impl {
                                          uint64_t expected);
   absl::StatusOr<AliasEntry> TryRollback(const Key& key, uint64_t to, uint64_t expected);
   absl::Status TryRemoveAlias(const Key& key, uint64_t expected);
+  // Under the mutex.
+  void NoteUse(const Key& key, uint32_t number, Names::Version& version);
   void CountFlip(const absl::Status& status) const;
 
   absl::StatusOr<AdapterEntry> ChangePins(const Key& key, uint32_t number, const std::string& group,
@@ -69,10 +71,11 @@ struct Registry::Impl {
 
   RegistryOptions options;
   std::shared_ptr<Contents> contents;
-  // Lock order: database, then contents->mutex. `names` and `staged` are under the latter.
+  // Lock order: database, then contents->mutex. `names`, `used` and `staged` are under the latter.
   std::mutex database_mutex;
   std::unique_ptr<RegistryStore> store;
   Names names;
+  std::vector<std::pair<Key, uint32_t>> used;  // versions whose last use is not saved
   std::set<Key> staged;
   std::condition_variable staged_changed;
   uint64_t incarnation = 0;

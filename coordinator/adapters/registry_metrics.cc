@@ -21,7 +21,8 @@ std::vector<std::string> RejectReasons() {
 
 }  // namespace
 
-RegistryMetrics::RegistryMetrics(Metrics& metrics) {
+RegistryMetrics::RegistryMetrics(Metrics& metrics, std::optional<ObjectTierGauges> object)
+    : object_(object) {
   std::vector<std::string> states;
   for (const AdapterState s : kStates) states.push_back(AdapterStateName(s));
   const auto adapters =

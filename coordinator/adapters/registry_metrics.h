@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <optional>
 
 #include "common/base/status.h"
 #include "common/metrics/metrics.h"
@@ -11,10 +12,21 @@ namespace rootstock {
 
 enum class AliasFlip { kOk, kRefused, kError };
 
+// adapters_resident and adapter_resident_bytes of the object store, where there is one.
+struct ObjectTierGauges {
+  Gauge adapters, bytes;
+};
+
 // Thread-safe.
 class RegistryMetrics {
  public:
-  explicit RegistryMetrics(Metrics& metrics);
+  explicit RegistryMetrics(Metrics& metrics, std::optional<ObjectTierGauges> object = {});
+  // Contents that came to the object store, or left it.
+  void Stored(int by, uint64_t bytes) const {
+    if (!object_) return;
+    object_->adapters.Add(by);
+    object_->bytes.Add(by * static_cast<double>(bytes));
+  }
   void Moved(AdapterState state, int by) const { adapters_[static_cast<size_t>(state)].Add(by); }
   // Reasons outside adapter_rejects_total's list are not counted.
   void Rejected(Reason reason) const;
@@ -35,6 +47,7 @@ class RegistryMetrics {
   Gauge revision_, log_bytes_, pinned_;
   std::array<Counter, 3> flips_;
   Counter leaks_;
+  std::optional<ObjectTierGauges> object_;
 };
 
 }  // namespace rootstock

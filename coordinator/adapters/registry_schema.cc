@@ -6,7 +6,7 @@
 namespace rootstock {
 namespace {
 
-constexpr int64_t kSchemaVersion = 2;  // PRAGMA user_version; the first schema left it at 0
+constexpr int64_t kSchemaVersion = 3;  // PRAGMA user_version; the first schema left it at 0
 
 // `names` and `alias_revisions` keep the rows of what was removed: no number comes twice.
 constexpr char kSchema[] = R"(
@@ -21,7 +21,7 @@ CREATE TABLE names(
 CREATE TABLE versions(
   tenant TEXT NOT NULL, name TEXT NOT NULL, number INTEGER NOT NULL,
   digest BLOB NOT NULL REFERENCES contents(digest), registered_ms INTEGER NOT NULL,
-  PRIMARY KEY(tenant, name, number)) WITHOUT ROWID;
+  last_used_ms INTEGER NOT NULL DEFAULT 0, PRIMARY KEY(tenant, name, number)) WITHOUT ROWID;
 CREATE INDEX versions_by_digest ON versions(digest);
 CREATE TABLE alias_revisions(
   tenant TEXT NOT NULL, alias TEXT NOT NULL, revision INTEGER NOT NULL, targets TEXT NOT NULL,
@@ -36,9 +36,14 @@ CREATE TABLE pins(
 // The first schema had one content a name.
 constexpr char kFromNames[] = R"(
 INSERT INTO names SELECT tenant, name, 1 FROM adapters;
-INSERT INTO versions SELECT tenant, name, 1, digest, registered_ms FROM adapters;
+INSERT INTO versions(tenant, name, number, digest, registered_ms)
+  SELECT tenant, name, 1, digest, registered_ms FROM adapters;
 DROP TABLE adapters;
 )";
+
+// The second one forgot when a version was used.
+constexpr char kFromSecond[] =
+    "ALTER TABLE versions ADD COLUMN last_used_ms INTEGER NOT NULL DEFAULT 0;";
 
 absl::StatusOr<int64_t> Number(SqlDatabase& db, const char* sql) {
   SqlStatement read(db.get(), sql);
@@ -61,7 +66,7 @@ absl::Status PrepareSchema(SqlDatabase& db) {
   }
   ASSIGN_OR_RETURN(const int64_t first,
                    Number(db, "SELECT count(*) FROM sqlite_master WHERE name = 'adapters'"));
-  RETURN_IF_ERROR(db.Execute(kSchema));
+  RETURN_IF_ERROR(db.Execute(found == 2 ? kFromSecond : kSchema));
   if (first > 0) RETURN_IF_ERROR(db.Execute(kFromNames));
   RETURN_IF_ERROR(db.Execute(absl::StrCat("PRAGMA user_version = ", kSchemaVersion).c_str()));
   return transaction.Commit();

@@ -60,8 +60,27 @@ TEST_F(RegistrySchemaTest, WhatTheFirstReleaseWroteIsTakenOver) {
   EXPECT_EQ(TextOf("prod"), "one");
 }
 
+TEST_F(RegistrySchemaTest, WhatTheSecondReleaseWroteIsTakenOver) {
+  ASSERT_TRUE(registry_->Register("a", "one", "default").ok());
+  ASSERT_TRUE(registry_->Pin("a", "default", 1, "g").ok());
+  registry_.reset();
+  {
+    const auto db = SqlDatabase::Open(base_ / "data" / "registry.db");
+    ASSERT_TRUE(
+        (*db)
+            ->Execute("ALTER TABLE versions DROP COLUMN last_used_ms; PRAGMA user_version = 2;")
+            .ok());
+  }
+  for (const int64_t used : {0, 1000}) {
+    Open();
+    EXPECT_EQ(registry_->Get("a", "default")->last_used_unix_ms, used);
+    EXPECT_EQ(registry_->Pins().size(), 1u);
+    EXPECT_EQ(TextOf("a@1"), "one");  // at 1000
+  }
+}
+
 TEST_F(RegistrySchemaTest, WhatALaterReleaseWroteIsLeftAlone) {
-  Replace("PRAGMA user_version = 3;");
+  Replace("PRAGMA user_version = 4;");
   const auto opened = Registry::Open({.data_dir = base_ / "data", .loader = LoadText});
   EXPECT_EQ(opened.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(opened.status().message()), testing::HasSubstr("a later release"));

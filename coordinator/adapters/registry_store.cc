@@ -82,14 +82,15 @@ uint64_t RegistryStore::log_bytes() const {
 }
 
 absl::StatusOr<std::vector<RegistryStore::VersionRow>> RegistryStore::Versions() {
-  SqlStatement read(db_->get(), "SELECT tenant, name, number, digest, registered_ms FROM versions");
+  SqlStatement read(
+      db_->get(), "SELECT tenant, name, number, digest, registered_ms, last_used_ms FROM versions");
   std::vector<VersionRow> out;
   for (;;) {
     ASSIGN_OR_RETURN(const bool row, read.Next());
     if (!row) return out;
     ASSIGN_OR_RETURN(const Digest digest, ToDigest(read.Blob(3)));
-    out.push_back(
-        {read.Text(0), read.Text(1), static_cast<uint32_t>(read.Int(2)), digest, read.Int(4)});
+    out.push_back({read.Text(0), read.Text(1), static_cast<uint32_t>(read.Int(2)), digest,
+                   read.Int(4), read.Int(5)});
   }
 }
 
@@ -149,6 +150,30 @@ absl::StatusOr<uint32_t> RegistryStore::Insert(const VersionRow& row, const Adap
   RETURN_IF_ERROR(Raise(kRevision));
   RETURN_IF_ERROR(transaction.Commit());
   return number;
+}
+
+absl::StatusOr<uint32_t> RegistryStore::LastNumber(const std::string& tenant,
+                                                   const std::string& name) {
+  SqlStatement read(db_->get(), "SELECT last_number FROM names WHERE tenant = ? AND name = ?");
+  read.BindText(tenant).BindText(name);
+  ASSIGN_OR_RETURN(const bool row, read.Next());
+  return row ? static_cast<uint32_t>(read.Int(0)) : 0;
+}
+
+absl::Status RegistryStore::SaveUses(const std::vector<VersionRow>& rows) {
+  SqlTransaction transaction(*db_);
+  RETURN_IF_ERROR(transaction.begun());
+  for (const VersionRow& row : rows) {
+    RETURN_IF_ERROR(SqlStatement(db_->get(),
+                                 "UPDATE versions SET last_used_ms = ? "
+                                 "WHERE tenant = ? AND name = ? AND number = ?")
+                        .Bind(row.last_used_ms)
+                        .BindText(row.tenant)
+                        .BindText(row.name)
+                        .Bind(row.number)
+                        .Run());
+  }
+  return transaction.Commit();
 }
 
 absl::Status RegistryStore::Remove(const std::vector<VersionRow>& rows) {

@@ -22,6 +22,7 @@ class RegistryStore {
     uint32_t number = 0;
     Digest digest;
     int64_t registered_ms = 0;
+    int64_t last_used_ms = 0;
   };
   struct PinRow {
     std::string tenant, name;
@@ -44,6 +45,10 @@ class RegistryStore {
   // The name's next version; its number.
   absl::StatusOr<uint32_t> Insert(const VersionRow& row, const AdapterContent& content,
                                   const std::string& receipt_json);
+  // The highest that the name ever had; 0 for one that never was.
+  absl::StatusOr<uint32_t> LastNumber(const std::string& tenant, const std::string& name);
+  // The last uses of those that are there. No change of what names mean: the revision stays.
+  absl::Status SaveUses(const std::vector<VersionRow>& rows);
   // With their pins. A content's row goes with its last version.
   absl::Status Remove(const std::vector<VersionRow>& rows);
 

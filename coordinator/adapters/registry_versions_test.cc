@@ -136,23 +136,77 @@ TEST_F(RegistryVersionsTest, ConcurrentNewVersionsGetNumbersOfTheirOwn) {
   for (uint32_t i = 0; i < 40; ++i) EXPECT_EQ(all[i].version, i + 1);
 }
 
-TEST_F(RegistryVersionsTest, WhenIdleWaitsForEveryHandle) {
+TEST_F(RegistryVersionsTest, WhenGoneWaitsForEveryHandleUnlessANameComesBack) {
   ASSERT_TRUE(registry_->Register("a", "one", "default").ok());
-  int idle = 0;
-  registry_->WhenIdle(Sha256Of("one"), [&] { ++idle; });
-  EXPECT_EQ(idle, 1);
+  std::vector<bool> gone;
+  const auto wait = [&] {
+    registry_->WhenGone(Sha256Of("one"), [&](bool now) { gone.push_back(now); });
+  };
+  wait();
+  EXPECT_EQ(gone, (std::vector<bool>{false}));  // it has a name
   AdapterHandle first = registry_->Resolve("a", "default", "r")->content;
   AdapterHandle second = registry_->FindDigest(Sha256Of("one"));
-  registry_->WhenIdle(Sha256Of("one"), [&] { ++idle; });
+  ASSERT_TRUE(registry_->Unregister("a", "default").ok());
+  wait();
   EXPECT_EQ(registry_->CountLeaks(), 2u);
   Shown("registry_refcount_leaks_total 2");
   first.reset();
-  EXPECT_EQ(idle, 1);
+  EXPECT_EQ(gone.size(), 1u);
   second.reset();
-  EXPECT_EQ(idle, 2);
+  EXPECT_EQ(gone, (std::vector<bool>{false, true}));
   EXPECT_EQ(registry_->CountLeaks(), 0u);
-  registry_->WhenIdle(Sha256Of("never seen"), [&] { ++idle; });
-  EXPECT_EQ(idle, 3);
+  wait();
+  EXPECT_EQ(gone, (std::vector<bool>{false, true, true}));  // nobody has it
+  ASSERT_TRUE(registry_->Register("a", "one", "default").ok());
+  first = registry_->FindDigest(Sha256Of("one"));
+  ASSERT_TRUE(registry_->Unregister("a", "default").ok());
+  wait();
+  ASSERT_TRUE(registry_->Register("b", "one", "other").ok());
+  EXPECT_EQ(gone, (std::vector<bool>{false, true, true, false}));
+}
+
+TEST_F(RegistryVersionsTest, LastUsesAreWrittenInBatchesAndOutliveTheProcess) {
+  for (const char* name : {"one", "two", "three"}) {
+    ASSERT_TRUE(registry_->Register(name, name, "default").ok());
+  }
+  const auto use = [&](const char* model, int64_t at) {
+    now_ = at;
+    ASSERT_TRUE(registry_->Resolve(model, "default", "r").ok());
+  };
+  const auto used = [&](const char* name) {
+    return registry_->Get(name, "default")->last_used_unix_ms;
+  };
+  use("one", 5000);
+  use("one", 6000);
+  use("two@1", 7000);
+  Shown("registry_log_fsync_duration_seconds_count 3");  // none for a request
+  ASSERT_TRUE(registry_->SaveUses().ok());
+  Shown("registry_log_fsync_duration_seconds_count 4");
+  ASSERT_TRUE(registry_->SaveUses().ok());  // nothing new
+  Shown("registry_log_fsync_duration_seconds_count 4");
+  Shown("registry_revision 3");
+  use("one", 8000);
+  ASSERT_TRUE(registry_->Unregister("two", "default").ok());
+  Open();  // which ends the one before
+  EXPECT_EQ(used("one"), 8000);
+  EXPECT_EQ(used("three"), 0);
+  EXPECT_EQ(registry_->List("default", {}, 9)[0].last_used_unix_ms, 8000);
+}
+
+TEST_F(RegistryVersionsTest, WhatIsGoneCanBeUnregisteredAgain) {
+  ASSERT_TRUE(registry_->Register("a", "one", "default").ok());
+  ASSERT_TRUE(registry_->Register("a", "two", "default", true).ok());
+  for (const uint32_t version : {1u, 0u}) {
+    EXPECT_EQ(registry_->Unregister("a", "default", version)->size(), 1u);
+    for (int again = 0; again < 2; ++again) {
+      const auto gone = registry_->Unregister("a", "default", version);
+      ASSERT_TRUE(gone.ok()) << gone.status();
+      EXPECT_TRUE(gone->empty());
+      Open();
+    }
+  }
+  EXPECT_EQ(ReasonOf(registry_->Unregister("a", "default", 3).status()), Reason::kUnknownModel);
+  EXPECT_EQ(ReasonOf(registry_->Unregister("a", "other").status()), Reason::kUnknownModel);
 }
 
 TEST_F(RegistryVersionsTest, PinsLiveWithTheirVersion) {

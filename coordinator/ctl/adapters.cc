@@ -236,6 +236,7 @@ int PinAdapter(const ClientOptions& options, const AdapterRef& ref, const std::s
   } else {
     std::printf("%s pinned on: %s\n", AdapterRef{ref.name, response.version()}.Text().c_str(),
                 Joined(response.pins()).c_str());
+    if (!response.notice().empty()) std::fprintf(stderr, "note: %s\n", response.notice().c_str());
   }
   return kExitOk;
 }

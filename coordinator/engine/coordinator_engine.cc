@@ -14,15 +14,21 @@ namespace {
 
 constexpr int64_t kRetryAfterMs = 1000;
 
+absl::Status QueueFull(uint32_t max_queued) {
+  return WithRetryAfter(
+      MakeError(absl::StatusCode::kResourceExhausted, Reason::kQueueFull, "queue",
+                absl::StrCat(max_queued), "requests wait already; try again later"),
+      kRetryAfterMs);
+}
+
 }  // namespace
 
 CoordinatorEngine::CoordinatorEngine(EngineOptions options) : options_(std::move(options)) {
   router_ = std::make_unique<Router>(
       options_.queues("router"), options_.clock,
       [this](const RequestPtr& request, const absl::Status& status) { Close(request, status); },
-      [registry = options_.registry](const Digest& digest) {
-        return registry->FindDigest(digest);
-      });
+      [registry = options_.registry](const Digest& digest) { return registry->FindDigest(digest); },
+      [registry = options_.registry](const Digest& digest) { return registry->HasName(digest); });
 }
 
 CoordinatorEngine::~CoordinatorEngine() {
@@ -59,19 +65,27 @@ absl::StatusOr<BoundModel> CoordinatorEngine::ResolveModel(const GenerateRequest
   return bound;
 }
 
-// Everything that can refuse a request before anybody hears of it.
-absl::StatusOr<RequestPtr> CoordinatorEngine::Admit(GenerateRequest& request) {
+absl::Status CoordinatorEngine::Precheck(const GenerateRequest& request) const {
   if (draining_) {
-    options_.metrics->Shed("draining");
     return MakeError(absl::StatusCode::kUnavailable, Reason::kDraining, "coordinator", "",
                      "it is draining and takes no new requests");
   }
   RETURN_IF_ERROR(CheckFields(request, options_.model));
+  RETURN_IF_ERROR(options_.text.check_stop(request.stop));
+  if (request.deadline <= options_.wall_clock()) {
+    return MakeError(absl::StatusCode::kDeadlineExceeded, Reason::kDeadlineExceeded, "deadline", "",
+                     "it had passed when the request came");
+  }
+  return queued_ < options_.max_queued ? absl::OkStatus() : QueueFull(options_.max_queued);
+}
+
+// Everything that can refuse a request before anybody hears of it.
+absl::StatusOr<RequestPtr> CoordinatorEngine::Admit(GenerateRequest& request) {
+  RETURN_IF_ERROR(Precheck(request));
   if (request.request_id.empty()) {
     request.request_id = absl::StrFormat("req-%016x", options_.random());
   }
   ASSIGN_OR_RETURN(BoundModel bound, ResolveModel(request));
-  RETURN_IF_ERROR(options_.text.check_stop(request.stop));
   std::vector<int32_t> prompt;
   if (request.text) {
     ASSIGN_OR_RETURN(prompt, options_.text.encode(*request.text, request.add_special_tokens,
@@ -85,19 +99,11 @@ absl::StatusOr<RequestPtr> CoordinatorEngine::Admit(GenerateRequest& request) {
   auto live = std::make_shared<LiveRequest>(RequestNumber(next_request_++), std::move(resolved));
   live->arrived = options_.clock();
   if (request.deadline != absl::InfiniteFuture()) {
-    const absl::Duration left = request.deadline - options_.wall_clock();
-    if (left <= absl::ZeroDuration()) {
-      return MakeError(absl::StatusCode::kDeadlineExceeded, Reason::kDeadlineExceeded, "deadline",
-                       "", "it had passed when the request came");
-    }
-    live->deadline = live->arrived + left;
+    live->deadline = live->arrived + (request.deadline - options_.wall_clock());
   }
   if (++queued_ > options_.max_queued) {
     --queued_;
-    return WithRetryAfter(
-        MakeError(absl::StatusCode::kResourceExhausted, Reason::kQueueFull, "queue",
-                  absl::StrCat(options_.max_queued), "requests wait already; try again later"),
-        kRetryAfterMs);
+    return QueueFull(options_.max_queued);
   }
   options_.metrics->queue_requests.Add(1);
   options_.metrics->queue_tokens.Add(live->resolved.prompt_tokens());
@@ -150,6 +156,7 @@ absl::StatusOr<RequestNumber> CoordinatorEngine::Generate(GenerateRequest reques
 void CoordinatorEngine::Refused(const absl::Status& status) {
   const auto detail = GetErrorDetail(status);
   if (detail && detail->reason == Reason::kQueueFull) options_.metrics->Shed("queue_full");
+  if (detail && detail->reason == Reason::kDraining) options_.metrics->Shed("draining");
   options_.metrics->Ended(status);
 }
 
@@ -188,8 +195,6 @@ void CoordinatorEngine::Close(const RequestPtr& request, const absl::Status& sta
 }
 
 void CoordinatorEngine::Cancel(RequestNumber request) { router_->Cancel(request); }
-
-void CoordinatorEngine::DropAdapter(const Digest& digest) { router_->DropAdapter(digest); }
 
 void CoordinatorEngine::Unload(const Digest& digest, UnloadDone done) {
   router_->Unload(digest, std::move(done));

@@ -77,12 +77,12 @@ class CoordinatorEngine : public Engine, public GroupDirectory {
 
   absl::StatusOr<RequestNumber> Generate(GenerateRequest request,
                                          std::shared_ptr<GenerateSink> sink) override;
+  absl::Status Precheck(const GenerateRequest& request) const override;
   void Refused(const absl::Status& status) override;
   void Cancel(RequestNumber request) override;
   EngineStatus Status() const override;
   absl::Status Drain(absl::Time deadline) override;
   absl::Status DrainGroup(const std::string& group) override;
-  void DropAdapter(const Digest& digest) override;
   void Unload(const Digest& digest, UnloadDone done) override;
   absl::Status CheckPins(const std::vector<AdapterPin>& pins) const override;
   void SetPins(std::vector<AdapterPin> pins) override;

@@ -56,6 +56,9 @@ class Engine {
   // sent to `sink`; on success OnAccepted was, and the rest follows on frontend threads.
   virtual absl::StatusOr<RequestNumber> Generate(GenerateRequest request,
                                                  std::shared_ptr<GenerateSink> sink) = 0;
+  // What Generate would refuse before it looks the model up, counted by nobody: a draining engine,
+  // bad fields, a deadline that has passed, a full queue. Never blocks.
+  virtual absl::Status Precheck(const GenerateRequest& request) const = 0;
   // Counts a request that ended before Generate could be called.
   virtual void Refused(const absl::Status& status) = 0;
   // Pages are free within two steps; OnDone(CANCELLED) follows, or DEADLINE_EXCEEDED when that is
@@ -66,8 +69,6 @@ class Engine {
   // DEADLINE_EXCEEDED, and those left end with UNAVAILABLE / draining.
   virtual absl::Status Drain(absl::Time deadline) = 0;
   virtual absl::Status DrainGroup(const std::string& group) = 0;
-  // Forgets the adapter on all groups once nothing uses it.
-  virtual void DropAdapter(const Digest& digest) = 0;
   // Waits until the requests that were accepted before have ended, then frees the adapter on every
   // tier of every group, and calls `done` once, on any thread, with what that freed; also when the
   // engine ends before. Later requests for it wait, and fetch it again. A pinned one stays.

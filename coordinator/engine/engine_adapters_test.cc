@@ -55,7 +55,7 @@ TEST(EngineAdapters, F1UnregisterFreesTheDevicePages) {
   world.Generate(World::Ask("a", {5}, 3));
   world.Settle();
   EXPECT_GT(world.StatusOf("g").pages_adapter, 0u);
-  world.engine->DropAdapter(world.registry->Unregister("a", "default")->at(0).digest);
+  world.Unregister("a");
   world.Settle();
   EXPECT_EQ(world.StatusOf("g").pages_adapter, 0u);
   EXPECT_EQ(world.StatusOf("g").pages_free, 63u);
@@ -68,7 +68,7 @@ TEST(EngineAdapters, F1WhatIsLoadedAfterUnregisterLeavesWithItsLastRequest) {
   World world;
   const Digest digest = world.Add("a");
   const auto waited = world.Generate(World::Ask("a", {5, 6}, 5));
-  world.engine->DropAdapter(world.registry->Unregister("a", "default")->at(0).digest);
+  world.Unregister("a");
   world.Run();
   FakeGroup& group = world.AddGroup("g", 14);
   world.Settle();
@@ -92,7 +92,7 @@ TEST(EngineAdapters, F1APreemptedRequestsReloadLeavesToo) {
     group.CompleteAll();
   }
   world.Run();
-  world.engine->DropAdapter(world.registry->Unregister("a", "default")->at(0).digest);
+  world.Unregister("a");
   world.Settle();
   for (const auto& sent : all) world.ExpectRight(sent);
   EXPECT_EQ(world.StatusOf("g").pages_adapter, 0u);
@@ -106,8 +106,7 @@ TEST(EngineAdapters, F5UnloadBetweenAdmissionAndFirstStepServesWhatWasAccepted) 
   FakeGroup& group = world.AddGroup("g");
   const Digest digest = world.Add("a");
   const auto sent = world.Generate(World::Ask("a", {5, 6}, 5));
-  const auto gone = world.registry->Unregister("a", "default");
-  world.engine->DropAdapter(gone->at(0).digest);
+  world.Unregister("a");
   EXPECT_EQ(world.TryGenerate(World::Ask("a", {5}, 1)).status().code(),
             absl::StatusCode::kNotFound);
   world.Settle();
@@ -126,7 +125,7 @@ TEST(EngineAdapters, UnloadUnderRunningRequestsDrainsFirst) {
     group.CompleteAll();
   }
   world.Run();
-  world.engine->DropAdapter(world.registry->Unregister("a", "default")->at(0).digest);
+  world.Unregister("a");
   world.Run();
   EXPECT_EQ(group.drops, 0u);
   world.Settle();
@@ -142,7 +141,7 @@ TEST(EngineAdapters, F10NewContentUnderAnOldNameMeetsNothingOld) {
   world.Add("a", "v1");
   const auto first = world.Generate(World::Ask("a", {5, 6}, 6));
   world.Settle();
-  world.engine->DropAdapter(world.registry->Unregister("a", "default")->at(0).digest);
+  world.Unregister("a");
   world.Add("a", "v2");
   const auto second = world.Generate(World::Ask("a", {5, 6}, 6));
   world.Settle();

@@ -186,8 +186,7 @@ TEST(EngineFaults, F2UnregisteredAdaptersLeaveNothingOnAnyTier) {
     const auto sent = world.Generate(World::Ask("a" + std::to_string(i), {5}, 3));
     if (i % 2 == 0) world.Settle();
     // Every other one while it is fetched or in use.
-    world.engine->DropAdapter(
-        world.registry->Unregister("a" + std::to_string(i), "default")->at(0).digest);
+    world.Unregister("a" + std::to_string(i));
     world.Settle();
     world.ExpectRight(sent);
     EXPECT_EQ(world.registry->FindDigest(digest), nullptr);

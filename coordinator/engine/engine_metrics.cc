@@ -179,6 +179,7 @@ void EngineMetrics::MakeGroups(Metrics& m) {
   resident_bytes_ = m.MakeGauge("adapter_resident_bytes",
                                 "Their bytes: device on each tp_rank, host and disk on all nodes",
                                 {Group(), tier});
+  object = {residents_.At("", "object"), resident_bytes_.At("", "object")};
   group_state_ = m.MakeGauge("group_state", "1 for the state a group is in",
                              {Group(), {"state", kGroupStates}});
   group_epoch_ = m.MakeGauge("group_epoch", "Attach number of a group", {Group()});

@@ -50,6 +50,7 @@ class EngineMetrics {
   void GroupIs(const std::string& group, const std::string& state) const;
   GroupMetrics ForGroup(const std::string& group) const;
 
+  GroupMetrics::OnTier object;  // the coordinator's object store, which is no group's
   Gauge queue_requests, queue_tokens, running_requests;
   Histogram tpot, itl, e2e, cancel_latency, prompt_tokens, output_tokens;
   Counter stream_backpressure_seconds;

@@ -108,7 +108,7 @@ TEST(EngineMetrics, EvictedPagesCountByOwnerAndReason) {
   EXPECT_EQ(world.Metric("page_evictions_total{owner=\"adapter\",reason=\"pressure\"}"),
             pages - world.StatusOf("g").pages_adapter);
   EXPECT_EQ(world.Metric("page_evictions_total{owner=\"adapter\",reason=\"unload\"}"), 0);
-  world.engine->DropAdapter(world.registry->Unregister("a9", "default")->at(0).digest);
+  world.Unregister("a9");
   world.Settle();
   EXPECT_EQ(world.Metric("page_evictions_total{owner=\"adapter\",reason=\"unload\"}"), last);
   EXPECT_EQ(world.Metric("adapter_evictions_total{reason=\"retire\",tier=\"device\"}"), 1);

@@ -228,5 +228,24 @@ TEST(EngineOutcomes, AFullQueueCountsAsOverloadedAndShed) {
   EXPECT_EQ(Shed(world, "queue_full"), 1);
 }
 
+TEST(EngineOutcomes, APrecheckNeedsNoModelAndCountsNothing) {
+  World world({.max_queued = 1});
+  const auto check = [&](GenerateRequest r) { return world.engine->Precheck(r).code(); };
+  EXPECT_EQ(check(World::Ask("known to nobody", {5}, 3)), absl::StatusCode::kOk);
+  GenerateRequest bad = Long();
+  bad.n = 0;
+  EXPECT_EQ(check(bad), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(check(WithDeadline(world, -absl::Seconds(1))), absl::StatusCode::kDeadlineExceeded);
+  const auto queued = world.Generate(Long());
+  EXPECT_EQ(check(Long()), absl::StatusCode::kResourceExhausted);
+  world.engine->Cancel(queued.number);
+  world.Settle();
+  EXPECT_EQ(check(Long()), absl::StatusCode::kOk);
+  EXPECT_TRUE(world.engine->Drain(absl::InfiniteFuture()).ok());
+  EXPECT_EQ(check(Long()), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(Outcomes(world), (std::map<std::string, double>{{"client_cancelled", 1}}));
+  EXPECT_EQ(Shed(world, "queue_full") + Shed(world, "draining"), 0);
+}
+
 }  // namespace
 }  // namespace rootstock

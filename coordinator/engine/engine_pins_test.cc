@@ -299,6 +299,22 @@ TEST(EnginePins, WhatNoLongerFitsBesideThemIsRefusedAndWhatRanBeforeEndsFirst) {
   world.ExpectClean();
 }
 
+TEST(EnginePins, ContentThatSeveralNamesPinTakesItsPagesOnce) {
+  World world;
+  FakeGroup& group = world.AddGroup("g", 20);  // 19 pages of 4 tokens
+  const Digest pin = world.Add("a", "text");
+  world.Add("b", "text");
+  const uint32_t own = toy::FootprintOf(pin).pages;
+  const std::vector<AdapterPin> pins(19 / own + 1, {pin, ""});  // too many if each counted
+  EXPECT_TRUE(world.engine->CheckPins(pins).ok());
+  world.engine->SetPins(pins);
+  world.Settle();
+  EXPECT_EQ(group.residents(), (std::set<Digest>{pin}));
+  const auto beside = world.Generate(World::Ask("base", {5}, (19 - static_cast<int>(own)) * 4));
+  world.Settle();
+  world.ExpectRight(beside);
+}
+
 TEST(EnginePins, APinWhoseFetchFailsIsTriedAgain) {
   World world;
   FakeGroup& group = world.AddGroup("g");

@@ -95,7 +95,6 @@ void GroupEngine::Submit(RequestPtr request) {
 void GroupEngine::Poke(RequestNumber request) {
   Post([this, request] { OnPoke(request); });
 }
-void GroupEngine::DropAdapter(const Digest& digest) { Unload(digest, nullptr); }
 void GroupEngine::Unload(const Digest& digest, UnloadDone done) {
   Post([this, digest, d = std::move(done)]() mutable {
     if (lost_) return;
@@ -168,6 +167,10 @@ void GroupEngine::OnCompletion(Completion completion) {
   config_.metrics->Evicted(Tier::kHost, /*pressure=*/false, evicted.retired_host);
   config_.metrics->Evicted(Tier::kDisk, /*pressure=*/true, evicted.disk);
   config_.metrics->Evicted(Tier::kDisk, /*pressure=*/false, evicted.retired_disk);
+  // Large attach reports go on here.
+  for (const TierChange& change : completion.tier_changes) {
+    if (change.present) DropIfNameless(change.adapter.digest);
+  }
   const auto step = std::find_if(steps_.begin(), steps_.end(),
                                  [&](const SentStep& s) { return s.id == completion.id; });
   if (step != steps_.end()) {

@@ -91,7 +91,6 @@ class GroupEngine {
   void Submit(RequestPtr request);
   // The request's `abort` or `stopped` was set.
   void Poke(RequestNumber request);
-  void DropAdapter(const Digest& digest);
   // `done`, which may be empty, is called on the engine's thread; never when the group is lost.
   void Unload(const Digest& digest, UnloadDone done);
   void SetPins(std::vector<AdapterHandle> pins);
@@ -139,6 +138,7 @@ class GroupEngine {
 
   // group_residency.cc: adapters and those who wait for them.
   absl::Status AdoptResidents();
+  void DropIfNameless(const Digest& digest);
   absl::StatusOr<AdapterFootprint> FootprintOf(const AdapterContent& content) const;
   // Of what the group reports; nothing when the adapter would not be laid out so.
   std::optional<AdapterFootprint> FootprintOf(const ResidentAdapter& found) const;

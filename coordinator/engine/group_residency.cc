@@ -40,7 +40,13 @@ absl::Status GroupEngine::AdoptResidents() {
     const bool named = config_.find_digest(found.digest) && config_.has_name(found.digest);
     if (!named || !footprint) adapters_.Discard(found.digest, /*all_tiers=*/!named);
   }
+  for (const CachedAdapter& found : config_.report.cached) DropIfNameless(found.digest);
   return absl::OkStatus();
+}
+
+// Its last name may have gone while the group was away.
+void GroupEngine::DropIfNameless(const Digest& digest) {
+  if (!config_.has_name(digest)) adapters_.Unload(digest, nullptr);
 }
 
 std::optional<AdapterFootprint> GroupEngine::FootprintOf(const ResidentAdapter& found) const {

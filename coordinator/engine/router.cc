@@ -30,11 +30,13 @@ int Place(const std::vector<PlacementView>& groups) {
 }
 
 Router::Router(std::shared_ptr<TaskQueue> queue, Clock clock, CloseFn close,
-               std::function<AdapterHandle(const Digest&)> find_digest)
+               std::function<AdapterHandle(const Digest&)> find_digest,
+               std::function<bool(const Digest&)> has_name)
     : queue_(std::move(queue)),
       clock_(std::move(clock)),
       close_(std::move(close)),
-      find_digest_(std::move(find_digest)) {}
+      find_digest_(std::move(find_digest)),
+      has_name_(std::move(has_name)) {}
 
 Router::~Router() {
   queue_->Stop();
@@ -69,12 +71,6 @@ std::function<void()> Router::StopSignal(RequestNumber request) {
       groups_.at(it->second.attach).engine->Poke(request);
     });
   };
-}
-
-void Router::DropAdapter(const Digest& digest) {
-  queue_->Post([this, digest] {
-    for (auto& [attach, group] : groups_) group.engine->DropAdapter(digest);
-  });
 }
 
 void Router::GroupUp(uint64_t attach, std::shared_ptr<GroupEngine> engine, uint32_t max_num_seqs) {
@@ -188,6 +184,7 @@ void Router::Gone(uint64_t attach, std::function<void()> released) {
 
 void Router::OnSubmit(RequestPtr request) {
   const RequestNumber number = request->number;
+  if (request->resolved.adapter) EndRetirements(request->resolved.adapter->digest);
   if (request->deadline != absl::InfiniteFuture()) {
     deadlines_.emplace(request->deadline, number.value);
     ArmDeadline();

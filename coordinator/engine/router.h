@@ -36,9 +36,10 @@ int Place(const std::vector<PlacementView>& groups);
 class Router {
  public:
   using CloseFn = std::function<void(const RequestPtr&, const absl::Status&)>;
-  // find_digest: content of a pin.
+  // find_digest: content of a pin. has_name: whether later requests may come for the content.
   Router(std::shared_ptr<TaskQueue> queue, Clock clock, CloseFn close,
-         std::function<AdapterHandle(const Digest&)> find_digest);
+         std::function<AdapterHandle(const Digest&)> find_digest,
+         std::function<bool(const Digest&)> has_name);
   ~Router();  // stops its thread, then the groups'
 
   void Submit(RequestPtr request);
@@ -47,7 +48,6 @@ class Router {
   std::function<void()> StopSignal(RequestNumber request);
   // Ends every request, and those that are still on their way here.
   void DrainOut();
-  void DropAdapter(const Digest& digest);
   // Groups by attach number.
   void GroupUp(uint64_t attach, std::shared_ptr<GroupEngine> engine, uint32_t max_num_seqs);
   void DrainGroup(uint64_t attach);
@@ -84,6 +84,7 @@ class Router {
   struct Unloading {
     std::set<uint64_t> before;  // requests that are to end first; others wait
     bool ordered = false;
+    bool retired = false;       // no name had it when it was asked for
     std::set<uint64_t> groups;  // that have not answered
     TierBytes freed;
     std::vector<UnloadDone> done;
@@ -102,6 +103,7 @@ class Router {
   void OrderUnload(Unloads::iterator unload);
   void Unloaded(const Digest& digest, uint64_t attach, const TierBytes& freed);
   void FinishUnload(Unloads::iterator unload);
+  void EndRetirements(const Digest& digest);
   void TellPins(const Group& group) const;
   void LeaveLine(Known& known);
   void TakeBack(Known& known);
@@ -120,6 +122,7 @@ class Router {
   std::map<std::string, std::set<Digest>> unload_at_attach_;
   std::vector<AdapterPin> pins_;
   const std::function<AdapterHandle(const Digest&)> find_digest_;
+  const std::function<bool(const Digest&)> has_name_;
   bool drained_out_ = false;
   // Of requests_ that have one. The queue has one timer, at the nearest.
   std::set<std::pair<absl::Time, uint64_t>> deadlines_;

@@ -24,6 +24,7 @@ void Router::Unload(const Digest& digest, UnloadDone done) {
 
 void Router::OnUnload(const Digest& digest, UnloadDone done) {
   Unloading unload;
+  unload.retired = !has_name_(digest);
   for (const auto& [number, known] : requests_) {
     const AdapterHandle& adapter = known.request->resolved.adapter;
     if (!adapter || adapter->digest != digest) continue;
@@ -84,6 +85,17 @@ void Router::FinishUnload(Unloads::iterator unload) {
   auto node = unloads_.extract(unload);
   for (const UnloadDone& done : node.mapped().done) done(node.mapped().freed);
   PlaceAll();
+}
+
+// What waits to take away a content that was registered again does so no longer: its requests need
+// not wait for those of before.
+void Router::EndRetirements(const Digest& digest) {
+  const auto [begin, end] = unloads_.equal_range(digest);
+  std::vector<Unloads::iterator> over;
+  for (auto it = begin; it != end; ++it) {
+    if (it->second.retired && !it->second.ordered && has_name_(digest)) over.push_back(it);
+  }
+  for (const auto it : over) FinishUnload(it);
 }
 
 void Router::SetPins(std::vector<AdapterPin> pins) {

@@ -29,6 +29,19 @@ void FillGroups(const UnloadedBytes& freed, Response* out) {
   out->set_disk_bytes(freed.disk);
 }
 
+// What a client would not expect of a pin that was accepted; empty: nothing.
+std::string PinNotice(const AdapterEntry& entry, const std::string& group,
+                      const EngineStatus& status) {
+  if (group.empty()) return "";
+  if (std::find(entry.pins.begin(), entry.pins.end(), "") != entry.pins.end()) {
+    return "it is pinned on all groups";
+  }
+  const bool known = std::any_of(status.groups.begin(), status.groups.end(),
+                                 [&](const GroupStatus& g) { return g.info.name == group; });
+  if (known) return "";
+  return absl::StrCat("no group '", group, "' is known; the pin counts from when one attaches");
+}
+
 }  // namespace
 
 std::vector<AdapterPin> AllPins(const Registry& registry) {
@@ -120,8 +133,10 @@ class AdaptersService::Service : public v1::Adapters::CallbackService {
       std::vector<AdapterPin> pins = AllPins(*registry_);
       pins.push_back({found.digest, request->group()});
       RETURN_IF_ERROR(engine_->CheckPins(pins));
-      return FillPins(registry_->Pin(request->name(), tenant, found.version, request->group()),
-                      response);
+      const auto pinned = registry_->Pin(request->name(), tenant, found.version, request->group());
+      RETURN_IF_ERROR(FillPins(pinned, response));
+      response->set_notice(PinNotice(*pinned, request->group(), engine_->Status()));
+      return absl::OkStatus();
     });
   }
 

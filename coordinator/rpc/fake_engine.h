@@ -34,6 +34,7 @@ class FakeEngine : public Engine {
     wake_.notify_all();
     return RequestNumber(calls_.size());
   }
+  absl::Status Precheck(const GenerateRequest&) const override { return precheck; }
   void Refused(const absl::Status& status) override {
     std::lock_guard lock(mutex_);
     refused_.push_back(status);
@@ -52,7 +53,6 @@ class FakeEngine : public Engine {
   absl::Status DrainGroup(const std::string& group) override {
     return group == "g0" ? absl::OkStatus() : absl::NotFoundError("group=" + group + ": none");
   }
-  void DropAdapter(const Digest& digest) override { dropped.push_back(digest); }
   void Unload(const Digest& digest, std::function<void(const UnloadedBytes&)> done) override {
     std::unique_lock lock(mutex_);
     unloaded.push_back(digest);
@@ -97,10 +97,10 @@ class FakeEngine : public Engine {
   }
 
   // Set before the calls that they are for.
-  absl::Status refusal;
+  absl::Status refusal, precheck;
   EngineStatus status;
   mutable std::atomic<int> status_calls = 0;
-  std::vector<Digest> dropped, unloaded;
+  std::vector<Digest> unloaded;
   UnloadedBytes unloaded_bytes;
   bool hold_unloads = false;
   absl::Status pins_refusal;

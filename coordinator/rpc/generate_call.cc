@@ -31,6 +31,11 @@ void GenerateCall::Begin(const v1::GenerateRequest& wire, WorkPool* pool, LazyAd
   }
   request->deadline = deadline_;
   if (lazy != nullptr && lazy->MayHold(request->model, request->tenant)) {
+    // Nothing is fetched for a request that is refused whatever the store holds.
+    if (const absl::Status status = engine_->Precheck(*request); !status.ok()) {
+      Refuse(status);
+      return;
+    }
     const std::string model = request->model;
     const std::string tenant = request->tenant;
     lazy->Fetch(model, tenant,

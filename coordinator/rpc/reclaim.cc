@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 namespace rootstock {
@@ -35,6 +36,39 @@ class Sum {
   const std::function<void(const ReclaimedBytes&)> done_;
 };
 
+// One content's part of a Reclaim: told when the groups have freed it and it is gone, or at once
+// when a name holds it again. Thread-safe.
+class Part {
+ public:
+  Part(std::shared_ptr<Sum> sum, uint64_t blob_bytes)
+      : sum_(std::move(sum)), blob_bytes_(blob_bytes) {}
+
+  void Freed(const UnloadedBytes& freed) {
+    Tell([&] { freed_ = freed; });
+  }
+  void Left(bool gone) {
+    Tell([&] { (gone ? gone_ : named_) = true; });
+  }
+
+ private:
+  void Tell(const std::function<void()>& news) {
+    std::unique_lock lock(mutex_);
+    news();
+    if (told_ || !(named_ || (gone_ && freed_))) return;
+    told_ = true;
+    const UnloadedBytes freed = freed_.value_or(UnloadedBytes());
+    const uint64_t blob = gone_ ? blob_bytes_ : 0;
+    lock.unlock();
+    sum_->Add(freed, blob);
+  }
+
+  const std::shared_ptr<Sum> sum_;
+  const uint64_t blob_bytes_;
+  std::mutex mutex_;
+  std::optional<UnloadedBytes> freed_;
+  bool gone_ = false, named_ = false, told_ = false;
+};
+
 }  // namespace
 
 void Unload(const std::vector<Digest>& digests, Engine* engine,
@@ -52,11 +86,9 @@ void Reclaim(const std::vector<RetiredVersion>& gone, Registry* registry, Engine
   const auto sum = std::make_shared<Sum>(static_cast<size_t>(nameless), std::move(done));
   for (const RetiredVersion& version : gone) {
     if (!version.last_name) continue;
-    engine->Unload(version.digest, [sum, registry, version](const UnloadedBytes& freed) {
-      // Registered again meanwhile, its blob stays.
-      const uint64_t blob = registry->HasName(version.digest) ? 0 : version.blob_bytes;
-      registry->WhenIdle(version.digest, [sum, freed, blob] { sum->Add(freed, blob); });
-    });
+    const auto part = std::make_shared<Part>(sum, version.blob_bytes);
+    registry->WhenGone(version.digest, [part](bool gone) { part->Left(gone); });
+    engine->Unload(version.digest, [part](const UnloadedBytes& freed) { part->Freed(freed); });
   }
 }
 

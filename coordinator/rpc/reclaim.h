@@ -20,7 +20,8 @@ struct ReclaimedBytes {
 void Unload(const std::vector<Digest>& digests, Engine* engine,
             std::function<void(const ReclaimedBytes&)> done);
 
-// The same for contents that lost their last name, and waits for their blobs to be gone too.
+// The same for contents that lost their last name, and waits for their blobs to be gone too. One
+// that has a name again is waited for no longer: what it freed until then counts.
 void Reclaim(const std::vector<RetiredVersion>& gone, Registry* registry, Engine* engine,
              std::function<void(const ReclaimedBytes&)> done);
 

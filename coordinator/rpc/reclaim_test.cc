@@ -37,15 +37,17 @@ class ReclaimTest : public AdaptersServiceTest {
     request.set_version(version);
     return stub_->Unregister(&context, request, out);
   }
-  grpc::Status Pin(uint32_t version, bool pinned = true) {
+  grpc::Status Pin(uint32_t version, bool pinned = true, const std::string& group = "") {
     grpc::ClientContext context;
     v1::PinRequest request;
     request.set_name("a");
     request.set_version(version);
-    v1::PinResponse response;
-    return pinned ? stub_->Pin(&context, request, &response)
-                  : stub_->Unpin(&context, request, &response);
+    request.set_group(group);
+    return pinned ? stub_->Pin(&context, request, &pinned_)
+                  : stub_->Unpin(&context, request, &pinned_);
   }
+
+  v1::PinResponse pinned_;
 };
 
 // FAULTS F1, F2: what is unloaded is free on every tier, and said so; the name stays.
@@ -100,7 +102,31 @@ TEST_F(ReclaimTest, AClientThatDoesNotWaitChangesNothing) {
             grpc::StatusCode::DEADLINE_EXCEEDED);
   EXPECT_FALSE(registry_->Resolve("a@1", "default", "r").ok());
   engine_.WaitForUnload()(engine_.unloaded_bytes);  // nobody hears it
-  EXPECT_EQ(Remove(1, &freed).error_code(), grpc::StatusCode::NOT_FOUND);
+  // Sent again it succeeds, and finds nothing to free.
+  EXPECT_TRUE(Remove(1, &freed).ok());
+  EXPECT_EQ(freed.freed_bytes() + freed.device_bytes(), 0u);
+  EXPECT_EQ(Remove(3, &freed).error_code(), grpc::StatusCode::NOT_FOUND);
+}
+
+// Requests of the new name don't keep it from its answer, whatever it still waits for.
+TEST_F(ReclaimTest, UnregisterAnswersWhenItsContentIsRegisteredAgain) {
+  for (const bool groups_first : {false, true}) {
+    engine_.hold_unloads = true;
+    const AdapterHandle running = registry_->FindDigest(Sha256Of("one"));
+    v1::UnregisterResponse freed;
+    grpc::Status status;
+    std::thread caller([&] { status = Remove(0, &freed); });
+    const auto one = engine_.WaitForUnload(), two = engine_.WaitForUnload();
+    two(engine_.unloaded_bytes);
+    if (groups_first) one(engine_.unloaded_bytes);
+    ASSERT_TRUE(registry_->Register("a", "one", "default").ok());
+    caller.join();
+    ASSERT_TRUE(status.ok()) << status.error_message();
+    EXPECT_EQ(freed.freed_bytes(), 3u);  // of "two"
+    EXPECT_EQ(freed.device_bytes(), groups_first ? 200u : 100u);
+    if (!groups_first) one(engine_.unloaded_bytes);  // nobody waits for it
+    ASSERT_TRUE(registry_->Register("a", "two", "default", true).ok());
+  }
 }
 
 TEST_F(ReclaimTest, PinsAreCheckedToldAndHoldAgainstUnload) {
@@ -121,6 +147,20 @@ TEST_F(ReclaimTest, PinsAreCheckedToldAndHoldAgainstUnload) {
   v1::UnregisterResponse gone;
   ASSERT_TRUE(Remove(1, &gone).ok());
   EXPECT_TRUE(engine_.pins.empty());
+}
+
+TEST_F(ReclaimTest, APinThatDoesLessThanItSaysIsTold) {
+  engine_.status.groups.emplace_back().info.name = "g0";
+  ASSERT_TRUE(Pin(1, true, "g0").ok());
+  EXPECT_EQ(pinned_.notice(), "");
+  ASSERT_TRUE(Pin(1, true, "g9").ok());
+  EXPECT_THAT(pinned_.pins(), ElementsAre("g0", "g9"));
+  EXPECT_EQ(pinned_.notice(), "no group 'g9' is known; the pin counts from when one attaches");
+  ASSERT_TRUE(Pin(2).ok());
+  EXPECT_EQ(pinned_.notice(), "");
+  ASSERT_TRUE(Pin(2, true, "g0").ok());
+  EXPECT_THAT(pinned_.pins(), ElementsAre("*"));
+  EXPECT_EQ(pinned_.notice(), "it is pinned on all groups");
 }
 
 // What another name has pinned stays where it is.

@@ -3,7 +3,6 @@
 import json
 import signal
 import time
-import time
 import unittest
 
 import rig
@@ -38,7 +37,8 @@ class Faults(unittest.TestCase):
         file.write_text("".join(json.dumps({"temperature": 0, "label": label, **request}) + "\n"
                                 for label, request in requests.items()))
         return rig.Process([rig.BIN / "loractl", "--address", self.cluster.address, "--json",
-                            "generate", "--batch", file], self.cluster.folder / "work.log")
+                            "generate", "--batch", file], self.cluster.folder / "work.log",
+                           errors=self.cluster.folder / "work.errors")
 
     def wait_steps(self, more):
         first = int(self.cluster.group()["steps"])
@@ -115,7 +115,7 @@ class Faults(unittest.TestCase):
         self.cluster.start_group(2)
         self.assertNotEqual(self.cluster.group()["epoch"], epoch)
         self.assertEqual(work.wait(180), 0, work.text()[-2000:])
-        answers = {line["label"]: line for line in map(json.loads, work.text().splitlines())}
+        answers = {line["label"]: line for line in work.answers()}
         for label, answer in calm.items():
             self.assertEqual(answers[label]["samples"][0]["token_ids"],
                              answer["samples"][0]["token_ids"], label)
@@ -155,7 +155,7 @@ class Faults(unittest.TestCase):
                     continue
                 self.cluster.start_group(1, name="other")
                 self.assertEqual(work.wait(180), 0, work.text()[-2000:])
-                answers = {line["label"]: line for line in map(json.loads, work.text().splitlines())}
+                answers = {line["label"]: line for line in work.answers()}
                 for label, answer in calm.items():
                     self.assertEqual(answers[label]["samples"][0]["token_ids"],
                                      answer["samples"][0]["token_ids"], label)
@@ -203,7 +203,7 @@ class Faults(unittest.TestCase):
         rig.wait_for("the queue", lambda: self.cluster.status()["queued_requests"] == 1)
         self.cluster.start_group(1)
         self.assertEqual(work.wait(), 0)
-        self.assertEqual(json.loads(work.text())["samples"][0]["token_ids"], PROBE["greedy"])
+        self.assertEqual(work.answers()[0]["samples"][0]["token_ids"], PROBE["greedy"])
 
     def test_a_worker_waits_for_its_coordinator(self):
         self.cluster.coordinator.kill()
@@ -253,8 +253,7 @@ class Faults(unittest.TestCase):
         self.cluster.coordinator.send(signal.SIGTERM)
         self.assertNotEqual(work.wait(), 0)
         self.assertEqual(self.cluster.coordinator.wait(), 0)
-        errors = [line["error"] for line in map(json.loads, work.text().splitlines())
-                  if "error" in line]
+        errors = [line["error"] for line in work.answers() if "error" in line]
         self.assertTrue(errors)
         for error in errors:
             self.assertEqual((error["code"], error["reason"]), ("UNAVAILABLE", "draining"), error)

@@ -39,13 +39,15 @@ def wait_for(what, condition, seconds=START_SECONDS):
 
 
 class Process:
-    """A program in a session of its own, its output in a file."""
+    """A program in a session of its own, its output in a file, its errors in it or in another."""
 
-    def __init__(self, command, log, env=None):
+    def __init__(self, command, log, env=None, errors=None):
         self.log = pathlib.Path(log)
-        with open(self.log, "wb") as out:
+        self.errors = errors and pathlib.Path(errors)
+        with open(self.log, "wb") as out, open(self.errors or os.devnull, "wb") as err:
             self.popen = subprocess.Popen(
-                [str(c) for c in command], stdout=out, stderr=subprocess.STDOUT,
+                [str(c) for c in command], stdout=out,
+                stderr=err if self.errors else subprocess.STDOUT,
                 stdin=subprocess.DEVNULL, start_new_session=True, env={**ENVIRONMENT, **(env or {})})
 
     @property
@@ -53,7 +55,12 @@ class Process:
         return self.popen.poll() is None
 
     def text(self):
-        return self.log.read_text(errors="replace")
+        return "".join(file.read_text(errors="replace")
+                       for file in (self.log, self.errors) if file)
+
+    def answers(self):
+        """What a `loractl --json` said, whose notices went elsewhere."""
+        return [json.loads(line) for line in self.log.read_text().splitlines()]
 
     def send(self, number):
         self.popen.send_signal(number)

@@ -139,12 +139,41 @@ class ObjectStore(unittest.TestCase):
         # The disk has room for one; groups get the other out of the bucket.
         stored = [file.name for file in (self.cluster.folder / "data/blobs").glob("[0-9a-f]*")]
         self.assertEqual(stored, digests[1:])
+        def stored():
+            return self.cluster.metric("adapters_resident", group="", tier="object")
+        before = stored()
         self.check_answers("first", "ok-fp32-file")
         self.check_answers("second", "ok-rslora-r16")
         self.assertEqual(self.cluster.ctl("adapter", "rm", "first").code, 0)
         rig.wait_for("the removal", lambda: not (self.bucket / "content/blobs" /
                                                  digests[0]).exists())
+        self.assertEqual(stored(), before - 1)
         self.check_answers("second", "ok-rslora-r16")
+
+    def test_a_drain_waits_for_content_that_still_comes_out_of_the_store(self):
+        for name, case in (("slow", "ok-patterns"), ("next", "ok-exclude")):
+            answer = self.cluster.ctl("adapter", "upload", name, rig.CASES / "adapters" / case)
+            self.assertEqual(answer.code, 0, answer.errors)
+        digest = self.cluster.ctl("adapter", "show", "slow").json["digest"]
+        self.assertFalse((self.cluster.folder / "data/blobs" / digest).exists())
+        probe = json.loads((rig.CASES / "adapters/ok-patterns/expect.json").read_text())["probes"][0]
+        self.server.send(signal.SIGSTOP)
+        try:
+            waiting = rig.Process(
+                [rig.BIN / "loractl", "--address", self.cluster.address, "--json", "generate",
+                 "--model", "slow", "--token-ids", ",".join(map(str, probe["prompt"])),
+                 "--max-tokens", len(probe["greedy"]), "--temperature", "0"],
+                self.cluster.folder / "waiting.log", errors=self.cluster.folder / "waiting.errors")
+            rig.wait_for("the request", lambda: self.cluster.status()["queued_requests"] == 1)
+            self.cluster.coordinator.send(signal.SIGTERM)
+            rig.wait_for("the drain", lambda: self.cluster.status()["draining"])
+        finally:
+            self.server.send(signal.SIGCONT)
+        self.assertEqual(waiting.wait(), 0, waiting.text())
+        self.assertEqual(waiting.answers()[0]["samples"][0]["token_ids"], probe["greedy"])
+        self.assertEqual(self.cluster.coordinator.wait(), 0)
+        self.cluster.start()
+        self.cluster.wait_ready()
 
     def test_what_the_store_lacks_or_spoils_is_told(self):
         self.assertEqual(self.cluster.generate("nobody", [1], 1).error["reason"], "unknown_model")

@@ -94,7 +94,11 @@ absl::StatusCode RegistryModel::Register(const RegistryOp& op) {
 absl::StatusCode RegistryModel::Unregister(const RegistryOp& op) {
   const Key key{op.tenant, op.name};
   uint32_t version = op.version;
-  if (const absl::StatusCode code = Find(key, version); code != kOk) return code;
+  if (const absl::StatusCode code = Find(key, version); code != kOk) {
+    const auto last = last_number_.find(key);
+    const bool was_there = last != last_number_.end() && op.version <= last->second;
+    return code == kNotFound && was_there ? kOk : code;
+  }
   if (InUse(key, op.version)) return kFailedPrecondition;
   if (op.version > 0) versions_[key].erase(op.version);
   if (op.version == 0 || versions_[key].empty()) versions_.erase(key);
@@ -166,7 +170,8 @@ absl::StatusCode RegistryModel::Apply(const RegistryOp& op) {
     case RegistryOp::kRollback:
       return Rollback(op);
     case RegistryOp::kRemoveAlias:
-      if (Current({op.tenant, op.name}) == nullptr) return kNotFound;
+      if (!revisions_.contains({op.tenant, op.name})) return kNotFound;
+      if (Current({op.tenant, op.name}) == nullptr) return kOk;
       revisions_[{op.tenant, op.name}].push_back({});
       return kOk;
     case RegistryOp::kPin:

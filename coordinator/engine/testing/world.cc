@@ -152,6 +152,14 @@ GenerateRequest World::Ask(const std::string& model, std::vector<int32_t> prompt
   return r;
 }
 
+void World::Unregister(const std::string& name) {
+  const auto gone = registry->Unregister(name, "default");
+  ASSERT_TRUE(gone.ok()) << gone.status();
+  for (const RetiredVersion& version : *gone) {
+    if (version.last_name) engine->Unload(version.digest, nullptr);
+  }
+}
+
 absl::StatusOr<World::Sent> World::TryGenerate(GenerateRequest request) {
   auto heard = std::make_shared<Heard>();
   const auto number = engine->Generate(request, heard);

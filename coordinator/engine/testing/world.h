@@ -61,6 +61,8 @@ class World {
 
   // Registers content `text` under the name.
   Digest Add(const std::string& name, const std::string& text = "");
+  // Takes the name away and its content off the groups, as `adapter rm` does.
+  void Unregister(const std::string& name);
   struct Sent {
     RequestNumber number;
     std::shared_ptr<Heard> heard;
