@@ -126,8 +126,11 @@ absl::Status BlobStore::Fetch(const Digest& digest) {
     const std::lock_guard lock(mutex_);
     lost_.insert(digest);
   }
-  RETURN_IF_ERROR(status);
-  RETURN_IF_ERROR(file.Commit());
+  if (status.ok()) status = file.Commit();
+  if (!status.ok()) {
+    Undo(digest);
+    return status;
+  }
   Stored(digest, bytes);
   return absl::OkStatus();
 }

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <future>
 #include <sstream>
 
@@ -164,6 +165,40 @@ TEST_F(BlobReadsTest, ARemovalIsTriedUntilTheStoreHasDoneIt) {
     return absl::OkStatus();
   };
   store_->Remove(digest_);
+  EXPECT_EQ(removed.get_future().wait_for(std::chrono::seconds(60)), std::future_status::ready);
+  store_.reset();
+  EXPECT_FALSE(remote_->Has(Key()));
+}
+
+TEST_F(BlobReadsTest, ASpoiltCopyLeavesAlsoWhenTheStoreIsAway) {
+  Open(remote_);
+  ASSERT_TRUE(Put().ok());
+  Spoil("1234x");
+  remote_->fails = [](const std::string& call) {
+    return call == "get" ? FakeObjectStore::Failure(absl::StatusCode::kUnavailable)
+                         : absl::OkStatus();
+  };
+  EXPECT_FALSE(Read().ok());
+  store_->AwaitRemovals();
+  EXPECT_FALSE(fs::exists(File()));
+}
+
+TEST_F(BlobReadsTest, APutThatTheDiskRefusesForgetsNoRemoval) {
+  Open(remote_);
+  ASSERT_TRUE(Put().ok());
+  std::promise<void> removed;
+  std::atomic<bool> away = true;
+  remote_->fails = [&](const std::string& call) {
+    if (call != "remove") return absl::OkStatus();
+    if (away) return FakeObjectStore::Failure(absl::StatusCode::kUnavailable);
+    removed.set_value();
+    return absl::OkStatus();
+  };
+  store_->Remove(digest_);
+  store_->AwaitRemovals();
+  fs::create_directories(File() / "in the way");
+  EXPECT_FALSE(Put().ok());
+  away = false;
   EXPECT_EQ(removed.get_future().wait_for(std::chrono::seconds(60)), std::future_status::ready);
   store_.reset();
   EXPECT_FALSE(remote_->Has(Key()));

@@ -121,7 +121,11 @@ absl::Status BlobStore::Put(const Digest& digest, const std::string& bytes) {
     unlinks_.Forget(digest);
     const bool was_to_go = removals_ && removals_->Forget(digest);
     absl::Status put = WriteDurably(PathOf(digest), bytes);
-    if (put.ok() && options_.remote) put = PutRemote(digest, was_to_go);
+    if (put.ok() && options_.remote) {
+      put = PutRemote(digest, was_to_go);
+    } else if (was_to_go) {
+      removals_->Add(digest);
+    }
     if (put.ok()) {
       Stored(digest, bytes.size());
     } else {

@@ -21,18 +21,20 @@ constexpr char kManifest[] = "upload.json";
 
 }  // namespace
 
-std::optional<UploadManifest> ReadManifest(const fs::path& dir) {
+std::optional<UploadManifest> ReadManifest(const fs::path& dir) try {
   std::ifstream in(dir / kManifest);
-  const nlohmann::json json = nlohmann::json::parse(in, nullptr, false);
-  if (!json.is_object()) return std::nullopt;
+  const nlohmann::json json = nlohmann::json::parse(in);
   UploadManifest out;
-  out.tenant = json.value("tenant", "");
-  for (const nlohmann::json& file : json.value("files", nlohmann::json::array())) {
-    const auto sha256 = Digest::FromHex(file.value("sha256", ""));
-    if (!sha256) return std::nullopt;
-    out.files.push_back({file.value("name", ""), file.value("bytes", uint64_t{0}), *sha256});
+  out.tenant = json.at("tenant");
+  for (const nlohmann::json& file : json.at("files")) {
+    const auto sha256 = Digest::FromHex(file.at("sha256").get<std::string>());
+    const uint64_t bytes = file.at("bytes");
+    if (!sha256 || bytes == 0) return std::nullopt;
+    out.files.push_back({file.at("name"), bytes, *sha256});
   }
   return out;
+} catch (const nlohmann::json::exception&) {  // a disk has spoilt it
+  return std::nullopt;
 }
 
 absl::Status WriteManifest(const fs::path& dir, const UploadManifest& manifest) {

@@ -5,8 +5,9 @@
 namespace rootstock {
 
 UploadMetrics::UploadMetrics(Metrics& metrics) {
-  const auto uploads = metrics.MakeCounter("adapter_upload_total", "Uploads of adapters that ended",
-                                           {{"result", {"ok", "rejected", "error"}}});
+  const auto uploads = metrics.MakeCounter(
+      "adapter_upload_total", "Uploads that registered, calls of uploads refused or failed",
+      {{"result", {"ok", "rejected", "error"}}});
   ok_ = uploads.At("ok");
   rejected_ = uploads.At("rejected");
   error_ = uploads.At("error");

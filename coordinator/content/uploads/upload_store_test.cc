@@ -111,6 +111,21 @@ TEST_F(UploadStoreTest, GoesOnAfterARestartFromWhereItWas) {
   EXPECT_EQ(seen_.second, weights_);
 }
 
+TEST_F(UploadStoreTest, AManifestThatADiskSpoiltIsForgotten) {
+  const std::string file =
+      R"({"name": "a", "bytes": 1, "sha256": ")" + std::string(64, 'a') + "\"}";
+  for (const std::string& manifest :
+       {std::string(), std::string("[]"), std::string("{\"tenant\": 1, \"files\": []}"),
+        std::string("{\"tenant\": \"t\"}"), std::string("{\"tenant\": \"t\", \"files\": [1]}"),
+        std::string("{\"tenant\": \"t\", \"files\": [{}]}"), "{\"files\": [" + file + "]}"}) {
+    const std::string id = store_->Start("t", Files())->id;
+    const fs::path path = fs::directory_iterator(dir_ / id)->path();
+    std::ofstream(path) << manifest;
+    Reopen();
+    EXPECT_TRUE(absl::IsNotFound(store_->Get("t", id).status())) << manifest;
+  }
+}
+
 TEST_F(UploadStoreTest, WhatWasNotVerifiedIsNotComplete) {
   const std::string id = store_->Start("t", Files())->id;
   EXPECT_TRUE(Send(id, kConfig, 0, config_).ok());
