@@ -42,7 +42,7 @@ class OtherMachine:
 
     def command(self, *command):
         hide = "".join(f"mount -t tmpfs none '{path}' && " for path in self.hidden)
-        return ["ip", "netns", "exec", "workers", "unshare", "--mount", "sh", "-c",
+        return ["nsenter", "--net=/run/netns/workers", *namespaces.unshare("--mount"), "sh", "-c",
                 hide + 'exec "$@"', "sh", *map(str, command)]
 
     def run(self, *command):
