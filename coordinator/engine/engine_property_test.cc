@@ -170,7 +170,8 @@ class RandomLife {
   }
   void Reregister() {
     const std::string& name = names_[random_() % names_.size()];
-    if (const auto gone = world_.registry->Unregister(name, "default"); gone.ok()) {
+    if (const auto gone = world_.registry->Unregister(name, "default");
+        gone.ok() && !gone->empty()) {
       if (gone->at(0).last_name) world_.engine->Unload(gone->at(0).digest, nullptr);
     } else {
       world_.Add(name, random_() % 2 == 0 ? "" : name + "-v" + std::to_string(random_() % 5));
