@@ -213,7 +213,7 @@ std::vector<FlagSpec> ClientFlags(CommandLineValues& v) {
   return {
       {.name = "address",
        .target = &v.client.address,
-       .help = "of the coordinator; default also from ROOTSTOCK_ADDRESS",
+       .help = "of the coordinator; also from ROOTSTOCK_ADDRESS",
        .placeholder = "HOST:PORT"},
       {.name = "tenant", .target = &v.client.tenant, .help = "whose adapters"},
       {.name = "timeout",

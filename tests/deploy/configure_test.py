@@ -18,7 +18,7 @@ class Configure(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
 
     def test_plain_sm_90_is_refused(self):
-        done = self.configure("-S", ".", "-DROOTSTOCK_CUDA=ON",
+        done = self.configure("-S", ".", "-G", "Ninja", "-DROOTSTOCK_CUDA=ON",
                               "-DCMAKE_CUDA_ARCHITECTURES=80;90")
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("CMAKE_CUDA_ARCHITECTURES=90: name each architecture, and sm_90 as", done.stderr)
