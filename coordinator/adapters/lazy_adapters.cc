@@ -47,20 +47,18 @@ bool LazyAdapters::MayHold(const std::string& model, const std::string& tenant) 
 
 void LazyAdapters::Fetch(const std::string& model, const std::string& tenant, Done done) {
   const Key key{tenant, model};
-  absl::Status refused;
-  {
-    const std::lock_guard lock(mutex_);
-    const absl::Status* known = missing_.Find(key, clock_());
-    if (known == nullptr) known = refused_.Find(key, clock_());
-    if (known != nullptr) {
-      refused = *known;
-    } else {
-      std::vector<Done>& waiting = waiting_[key];
-      waiting.push_back(std::move(done));
-      if (waiting.size() > 1) return;
-    }
+  std::unique_lock lock(mutex_);
+  const absl::Status* known = missing_.Find(key, clock_());
+  if (known == nullptr) known = refused_.Find(key, clock_());
+  if (known != nullptr) {
+    const absl::Status refused = *known;
+    lock.unlock();
+    return done(refused);
   }
-  if (!refused.ok()) return done(refused);
+  std::vector<Done>& waiting = waiting_[key];
+  waiting.push_back(std::move(done));
+  if (waiting.size() > 1) return;
+  lock.unlock();
   if (post_([this, key] { Finish(key, Register(key)); })) return;
   Finish(key, MakeError(absl::StatusCode::kResourceExhausted, Reason::kQueueFull, "model", model,
                         "too many adapters are being fetched; try again later"));

@@ -109,15 +109,15 @@ void AddAdapterCommands(CommandLineValues& v, std::vector<CommandSpec>& out) {
 }
 
 void AddAliasCommands(CommandLineValues& v, std::vector<CommandSpec>& out) {
-  FlagSpec targets = {.name = "TARGETS",
-                      .target = FlagSetter{FlagSetter::Kind::kText,
-                                           [&v](const std::vector<std::string>& texts) {
-                                             auto parsed = ParseAliasTargets(texts[0]);
-                                             if (parsed.ok()) v.targets = *std::move(parsed);
-                                             return parsed.status();
-                                           }},
-                      .placeholder = "TARGETS",
-                      .required = true};
+  FlagSpec targets = {
+      .name = "TARGETS",
+      .target = FlagSetter{FlagSetter::Kind::kText,
+                           [&v](const std::vector<std::string>& texts) -> absl::Status {
+                             ASSIGN_OR_RETURN(v.targets, ParseAliasTargets(texts[0]));
+                             return absl::OkStatus();
+                           }},
+      .placeholder = "TARGETS",
+      .required = true};
   out.push_back({.name = "alias set",
                  .help = "what it stands for: NAME[@N][=WEIGHT], several with commas",
                  .arguments = {Argument("ALIAS", &v.name), std::move(targets)},
