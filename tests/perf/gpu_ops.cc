@@ -55,6 +55,7 @@ absl::StatusOr<std::vector<BenchResult>> RunOpsBench(const OpsBenchOptions& opti
   if (asked("attention")) BenchAttention(ceilings, results);
   if (asked("sampler")) BenchSampler(ceilings, results);
   if (asked("norms")) BenchNorms(ceilings, *linear, results);
+  if (asked("equal-bits")) BenchEqualBits(results);
   if (const cudaError_t broken = cudaDeviceSynchronize(); broken != cudaSuccess) {
     return absl::InternalError(absl::StrCat("ops: ", cudaGetErrorString(broken)));
   }

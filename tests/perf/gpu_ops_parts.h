@@ -28,6 +28,8 @@ void BenchAttention(const Ceilings& ceilings, std::vector<BenchResult>& results)
 void BenchSampler(const Ceilings& ceilings, std::vector<BenchResult>& results);
 void BenchNorms(const Ceilings& ceilings, kernels::cuda::Linear& linear,
                 std::vector<BenchResult>& results);
+// What it costs that up to 64 rows a row's bits depend on that row alone.
+void BenchEqualBits(std::vector<BenchResult>& results);
 
 // µs a call of `enqueue(i, stream)` in a graph of `count` calls, i = 0 … count - 1. NaN, with a
 // message on stderr, where it fails.

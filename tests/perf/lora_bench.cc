@@ -50,7 +50,7 @@ std::vector<FlagSpec> OpsFlags(BenchFlags& flags) {
       {.name = "part",
        .target = &flags.ops.parts,
        .help = "operators to measure; none: all",
-       .allowed = {"lora", "lora-prefill", "attention", "sampler", "norms"}},
+       .allowed = {"lora", "lora-prefill", "attention", "sampler", "norms", "equal-bits"}},
   };
 }
 
@@ -96,6 +96,9 @@ std::vector<FlagSpec> StepFlags(BenchFlags& flags) {
        .target = &flags.device,
        .help = "where the steps run",
        .allowed = {"cpu", "cuda"}},
+      {.name = "eager",
+       .target = &o.eager,
+       .help = "launch each step's kernels instead of replaying graphs"},
       {.name = "lora-sharding",
        .target = &flags.sharding,
        .help = "how adapters lie over several ranks",

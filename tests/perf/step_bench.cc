@@ -71,8 +71,9 @@ absl::StatusOr<std::vector<StepCase>> Cases(const StepBenchOptions& options) {
 }
 
 std::string NameOf(const StepBenchOptions& options, const StepCase& c) {
-  std::string name = absl::StrCat("decode rows=", c.rows, " context=", options.rig.context,
-                                  " dtype=", DTypeName(options.rig.dtype));
+  std::string name =
+      absl::StrCat("decode rows=", c.rows, " context=", options.rig.context,
+                   " dtype=", DTypeName(options.rig.dtype), options.rig.eager ? " eager" : "");
   if (c.adapters == 0) return name + " base";
   absl::StrAppend(&name, " adapters=", c.adapters);
   const std::vector<int>& all = options.rig.lora_ranks;

@@ -79,9 +79,10 @@ absl::Status StepRig::SetUp() {
                          communicator_.get()};
   const int positions = options_.context + options_.steps;
   RETURN_IF_ERROR(backend_.sampler->Prepare({options_.rows, options_.rows, 0, spec_.vocab_size}));
-  ASSIGN_OR_RETURN(model_, Model::Create(spec_, tp_, tp_rank_, parts,
-                                         {std::max(kPrefillTokens, options_.rows), options_.rows,
-                                          options_.rows, positions, options_.rows}));
+  ModelLimits limits{std::max(kPrefillTokens, options_.rows), options_.rows, options_.rows,
+                     positions, options_.rows};
+  limits.record = !options_.eager;
+  ASSIGN_OR_RETURN(model_, Model::Create(spec_, tp_, tp_rank_, parts, limits));
   const uint32_t row_pages = (positions + geometry_.page_tokens - 1) / geometry_.page_tokens;
   for (int i = 0; i < options_.rows; ++i) {
     Row& row = rows_.emplace_back();

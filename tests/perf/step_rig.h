@@ -23,7 +23,8 @@ constexpr int kPrefillTokens = 2048;  // of a step that runs prompts
 struct StepRigOptions {
   std::string model;  // Hugging Face directory
   bool dummy_weights = false;
-  bool cuda = false;  // else the host's processor
+  bool cuda = false;   // else the host's processor
+  bool eager = false;  // no graphs
   DType dtype = DType::kBF16;
   int32_t threads = 0;                    // 0: the cores this process may use
   std::vector<std::string> adapter_dirs;  // PEFT directories, in turn

@@ -61,15 +61,17 @@ absl::StatusOr<StreamRound> RunRound(const StreamBenchOptions& options,
 struct Medians {
   double tokens_per_second = 0;
   double first_tokens = 0;
+  double output_per_second = 0;
 };
 
 Medians MedianOf(const std::vector<StreamRound>& rounds) {
-  std::vector<double> rates, firsts;
+  std::vector<double> rates, firsts, outputs;
   for (const StreamRound& round : rounds) {
     rates.push_back(round.tokens_per_second);
     firsts.push_back(round.first_tokens);
+    outputs.push_back(round.output_per_second);
   }
-  return {Quantile(rates, 0.5), Quantile(firsts, 0.5)};
+  return {Quantile(rates, 0.5), Quantile(firsts, 0.5), Quantile(outputs, 0.5)};
 }
 
 }  // namespace
@@ -107,6 +109,8 @@ absl::StatusOr<std::vector<BenchResult>> RunStreamBench(const StreamBenchOptions
        1.2, "lower", "ratio"},
       {"", name + " base, last first token", base.first_tokens * 1e3, 0, "lower", "ms"},
       {"", with + ", last first token", mixed.first_tokens * 1e3, 0, "lower", "ms"},
+      {"", name + " base, output", base.output_per_second, 0, "higher", "tokens/s"},
+      {"", with + ", output", mixed.output_per_second, 0, "higher", "tokens/s"},
   };
 }
 

@@ -21,6 +21,13 @@ absl::StatusOr<StreamRound> RoundOf(const std::vector<Arrivals>& streams, Clock:
   }
   StreamRound round;
   round.first_tokens = Seconds(begin - start);
+  size_t tokens = 0;
+  Clock::time_point last_token = start;
+  for (const Arrivals& stream : streams) {
+    tokens += stream.size();
+    last_token = std::max(last_token, stream.back());
+  }
+  round.output_per_second = static_cast<double>(tokens) / Seconds(last_token - start);
   for (const Arrivals& stream : streams) {
     const auto first = std::lower_bound(stream.begin(), stream.end(), begin);
     const auto last = std::upper_bound(first, stream.end(), end);

@@ -15,6 +15,7 @@ using Arrivals = std::vector<std::chrono::steady_clock::time_point>;
 struct StreamRound {
   double tokens_per_second = 0;  // of all together, while all decode
   double first_tokens = 0;       // seconds from `start` until every stream has its first
+  double output_per_second = 0;  // of all together, from `start` to the last token
 };
 
 // Of every stream the time from token to token between the last first token and the first last one.

@@ -23,6 +23,7 @@ TEST(StreamRateTest, HowAStepsTokensSpreadOverTheStreamsDoesNotCount) {
   ASSERT_TRUE(round.ok()) << round.status();
   EXPECT_NEAR(round->tokens_per_second, 300.0, 1e-6);
   EXPECT_NEAR(round->first_tokens, 0.125, 1e-9);
+  EXPECT_NEAR(round->output_per_second, 34 / 0.219, 1e-6);
 }
 
 TEST(StreamRateTest, OnlyWhileAllDecode) {

@@ -96,6 +96,18 @@ INSTANTIATE_TEST_SUITE_P(
                     BadStart{"Flag", 1, {"--device", "tpu"}, "tpu"}),
     [](const auto& info) { return info.param.name; });
 
+#ifdef ROOTSTOCK_OLD_DRIVER_DIR
+TEST(WorkerStart, AnOldDriverIsNamedBesideWhatTheBuildNeeds) {
+  Process job(Words{"env", "LD_LIBRARY_PATH=" ROOTSTOCK_OLD_DRIVER_DIR} + Ranks(1) +
+              Worker("tiny-llama", {"--device", "cuda"}));
+  const auto code = job.Wait(kSoon);
+  ASSERT_TRUE(code.has_value()) << job.Output();
+  EXPECT_NE(*code, 0);
+  EXPECT_THAT(job.Output(),
+              HasSubstr("device=cuda:0: the driver is for CUDA 9.2, this build needs"));
+}
+#endif
+
 TEST(WorkerStart, MetricsPortTaken) {
   const int fd = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address{};

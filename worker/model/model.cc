@@ -37,6 +37,7 @@ absl::StatusOr<std::unique_ptr<Model>> Model::Create(const ModelSpec& spec, cons
   ops.peers = parts.communicator->peers();
   // A rank without room must not leave the others in the collectives that are recorded.
   RETURN_IF_ERROR(parts.communicator->Agree(model->TakeMemory(ops)));
+  if (!limits.record) return model;
   const absl::Status recorded =
       parts.ops->Record([raw = model.get()] { return raw->RunCountedStep(); });
   // The others may wait for this rank, and end the group before it can tell its error elsewhere.

@@ -39,6 +39,7 @@ struct ModelLimits {
   int max_positions = 0;   // of a sequence: GroupLimits::max_model_len
   int num_slots = 0;       // that LastTokenOf may name
   bool rehearsal = false;  // see OpsLimits
+  bool record = true;      // false: nothing is recorded, each step is launched anew
   friend bool operator==(const ModelLimits&, const ModelLimits&) = default;
 };
 
