@@ -48,7 +48,7 @@ class BenchTest(unittest.TestCase):
 
     def test_a_trace_over_more_adapters_than_the_device_holds(self):
         with tempfile.TemporaryDirectory() as root:
-            names = adapter_copies.copies(rig.CASES / "adapters/ok-plain-qv", pathlib.Path(root), 24)
+            names = adapter_copies.copies([rig.CASES / "adapters/ok-plain-qv"], pathlib.Path(root), 24)
             with rig.Cluster(rig.CASES / "models/tiny-llama",
                              adapter_root=pathlib.Path(root)) as cluster:
                 cluster.start_group(1, "--num-pages", "40")

@@ -11,7 +11,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -86,7 +85,8 @@ class RuntimeRank {
   }
   // Its copies have run; EndLoad is yet to come.
   void AwaitCopies(CommandId id) {
-    while (!runtime_->OutcomeOf(id).has_value()) std::this_thread::yield();
+    const absl::Status copied = AwaitOutcome(*runtime_, id);
+    EXPECT_TRUE(copied.ok()) << copied;
   }
   void EndLoad(CommandId id) {
     const absl::Status loaded = FinishLoad(*runtime_, id);

@@ -57,7 +57,7 @@ size_t DeviceAdapter::TableBytes(const AdapterLayout& layout, int num_layers, in
 
 absl::StatusOr<std::unique_ptr<DeviceAdapter>> DeviceAdapter::Make(
     const AdapterLayout& layout, const LoraSpec& lora, int num_layers, int tp_rank,
-    const PageGeometry& geometry, std::vector<PageId> pages, DeviceBuffer tables,
+    const PageGeometry& geometry, std::vector<PageId> pages, std::shared_ptr<std::byte> tables,
     std::byte* image) {
   RETURN_IF_ERROR(CheckPages(layout, geometry, pages));
   std::unique_ptr<DeviceAdapter> adapter(new DeviceAdapter);
@@ -72,14 +72,14 @@ absl::StatusOr<std::unique_ptr<DeviceAdapter>> DeviceAdapter::Make(
   adapter->tables_ = std::move(tables);
   const size_t sites_bytes = SitesBytes(num_layers);
   adapter->FillSites(layout, lora, tp_rank,
-                     reinterpret_cast<const uint32_t*>(adapter->tables_.data() + sites_bytes));
+                     reinterpret_cast<const uint32_t*>(adapter->tables() + sites_bytes));
   std::memcpy(image, adapter->sites_.data(), sites_bytes);
   auto* out = reinterpret_cast<uint32_t*>(image + sites_bytes);
   const uint32_t page_units = geometry.page_bytes / kRowAlignment;
   for (const RowPlace& row : layout.rows(tp_rank)) {
     *out++ = adapter->pages_[row.page].value * page_units + row.offset / kRowAlignment;
   }
-  adapter->device_sites_ = adapter->tables_.as<const LoraSite>();
+  adapter->device_sites_ = reinterpret_cast<const LoraSite*>(adapter->tables());
   return adapter;
 }
 
@@ -88,8 +88,10 @@ absl::StatusOr<std::unique_ptr<DeviceAdapter>> DeviceAdapter::Create(
     const PageGeometry& geometry, std::vector<PageId> pages, Device& device) {
   RETURN_IF_ERROR(CheckPages(layout, geometry, pages));
   const size_t bytes = TableBytes(layout, num_layers, tp_rank);
-  ASSIGN_OR_RETURN(DeviceBuffer tables, device.Allocate(bytes, "adapter tables"));
-  ASSIGN_OR_RETURN(std::byte * staged, device.Stage(tables.data(), bytes));
+  ASSIGN_OR_RETURN(DeviceBuffer memory, device.Allocate(bytes, "adapter tables"));
+  const auto owner = std::make_shared<DeviceBuffer>(std::move(memory));
+  std::shared_ptr<std::byte> tables(owner, owner->data());
+  ASSIGN_OR_RETURN(std::byte * staged, device.Stage(tables.get(), bytes));
   ASSIGN_OR_RETURN(auto adapter, Make(layout, lora, num_layers, tp_rank, geometry, std::move(pages),
                                       std::move(tables), staged));
   RETURN_IF_ERROR(device.WriteBack());

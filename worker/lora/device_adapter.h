@@ -27,12 +27,10 @@ class DeviceAdapter {
   static size_t TableBytes(const AdapterLayout& layout, int num_layers, int tp_rank);
   // The same beside the steps: `tables` is device memory of TableBytes at least, to which the
   // caller copies `image`, TableBytes long, that is written here. Errors of the pages alone.
-  static absl::StatusOr<std::unique_ptr<DeviceAdapter>> Make(const AdapterLayout& layout,
-                                                             const LoraSpec& lora, int num_layers,
-                                                             int tp_rank,
-                                                             const PageGeometry& geometry,
-                                                             std::vector<PageId> pages,
-                                                             DeviceBuffer tables, std::byte* image);
+  static absl::StatusOr<std::unique_ptr<DeviceAdapter>> Make(
+      const AdapterLayout& layout, const LoraSpec& lora, int num_layers, int tp_rank,
+      const PageGeometry& geometry, std::vector<PageId> pages, std::shared_ptr<std::byte> tables,
+      std::byte* image);
   DeviceAdapter(const DeviceAdapter&) = delete;
   DeviceAdapter& operator=(const DeviceAdapter&) = delete;
 
@@ -44,7 +42,7 @@ class DeviceAdapter {
   // [kNumLoraViews][num_layers][7], by Module; lora_rank 0 where there is nothing.
   std::span<const LoraSite> sites() const { return sites_; }
   const LoraSite* device_sites() const { return device_sites_; }  // the same in device memory
-  std::byte* tables() const { return tables_.data(); }
+  std::byte* tables() const { return tables_.get(); }
 
  private:
   DeviceAdapter() = default;
@@ -56,7 +54,7 @@ class DeviceAdapter {
   bool fully_sharded_ = false;
   int max_lora_rank_ = 0;
   std::vector<PageId> pages_;
-  DeviceBuffer tables_;  // sites, then row offsets in 128-byte units of the slab
+  std::shared_ptr<std::byte> tables_;  // sites, then row offsets in 128-byte units of the slab
   const LoraSite* device_sites_ = nullptr;
   std::vector<LoraSite> sites_;  // point into tables_
 };

@@ -10,8 +10,8 @@
 
 namespace rootstock {
 
-// Completes the Prefetch or Load `id` that was started last. One rank alone.
-inline absl::Status FinishLoad(WorkerRuntime& runtime, CommandId id) {
+// The outcome of the Prefetch or Load `id`, which is yet to be settled.
+inline absl::Status AwaitOutcome(WorkerRuntime& runtime, CommandId id) {
   struct Bell {
     std::mutex mutex;
     std::condition_variable changed;
@@ -30,8 +30,14 @@ inline absl::Status FinishLoad(WorkerRuntime& runtime, CommandId id) {
     bell->told = false;
   }
   runtime.loader().NotifyWhenDone(nullptr);
-  const absl::Status settled = runtime.Settle(id, *outcome);
-  return settled.ok() ? *outcome : settled;
+  return *outcome;
+}
+
+// Completes the Prefetch or Load `id` that was started last. One rank alone.
+inline absl::Status FinishLoad(WorkerRuntime& runtime, CommandId id) {
+  const absl::Status outcome = AwaitOutcome(runtime, id);
+  const absl::Status settled = runtime.Settle(id, outcome);
+  return settled.ok() ? outcome : settled;
 }
 
 }  // namespace rootstock

@@ -39,10 +39,12 @@ TierLoader::LayerEnds TierLoader::EndsOf(const AdapterLayout& layout, int tp_ran
   return out;
 }
 
-TierLoader::TierLoader(LoaderParts parts) : parts_(std::move(parts)), staging_(*parts_.lane) {
+TierLoader::TierLoader(LoaderParts parts)
+    : parts_(std::move(parts)), staging_(*parts_.lane), table_memory_(*parts_.lane) {
   if (const absl::Status reserved = staging_.Reserve(kReservedTables); !reserved.ok()) {
     LogWarning(std::string(reserved.message()));  // each load tries anew
   }
+  table_memory_.Refill().IgnoreError();  // a load that finds none says so
   for (int i = 0; i < parts_.build_threads; ++i) threads_.emplace_back([this] { BuildLoop(); });
   threads_.emplace_back([this] { CopyLoop(); });
 }
@@ -200,6 +202,7 @@ void TierLoader::CopyLoop() {
 void TierLoader::StartCopy(Copy copy) {
   if (!copy.begun) Begin(copy);
   while (copy.status.ok() && copy.layer < parts_.spec.num_layers) copy.status = EnqueueGroup(copy);
+  table_memory_.Refill().IgnoreError();
   parts_.lane->NotifyWhenDone([this, copy = std::move(copy)](absl::Status status) mutable {
     copy.image = nullptr;
     copy.tables = nullptr;
@@ -228,7 +231,7 @@ absl::Status TierLoader::EnqueueTables(Copy& copy) {
   const int num_layers = parts_.spec.num_layers;
   const size_t bytes = DeviceAdapter::TableBytes(layout, num_layers, parts_.tp_rank);
   ASSIGN_OR_RETURN(copy.tables, staging_.Take(bytes));
-  ASSIGN_OR_RETURN(DeviceBuffer memory, parts_.lane->Allocate(bytes, "adapter tables"));
+  ASSIGN_OR_RETURN(auto memory, table_memory_.Take(bytes));
   ASSIGN_OR_RETURN(
       auto adapter,
       DeviceAdapter::Make(layout, *copy.image->lora, num_layers, parts_.tp_rank, slab_->geometry(),

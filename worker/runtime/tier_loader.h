@@ -19,6 +19,7 @@
 #include "worker/memory/host_cache.h"
 #include "worker/memory/slab.h"
 #include "worker/runtime/adapter_loader.h"
+#include "worker/runtime/table_memory.h"
 #include "worker/runtime/table_staging.h"
 
 namespace rootstock {
@@ -118,6 +119,7 @@ class TierLoader : public AdapterLoader {
   const LoaderParts parts_;
   const Slab* slab_ = nullptr;
   TableStaging staging_;
+  TableMemory table_memory_;
   std::function<void()> on_done_;
 
   std::mutex mutex_;

@@ -27,6 +27,14 @@ class CountingLane : public CpuCopyLane {
     for (const CopyRun& run : runs) copied_ += run.bytes;
     return CpuCopyLane::Copy(runs);
   }
+  absl::StatusOr<DeviceBuffer> AllocateHost(size_t bytes, const std::string& purpose) override {
+    CountTaken();
+    return CpuCopyLane::AllocateHost(bytes, purpose);
+  }
+  absl::StatusOr<DeviceBuffer> Allocate(size_t bytes, const std::string& purpose) override {
+    CountTaken();
+    return CpuCopyLane::Allocate(bytes, purpose);
+  }
   absl::StatusOr<Mark> MakeMark() override {
     std::lock_guard lock(mutex_);
     return std::make_shared<const uint64_t>(copied_);
@@ -45,11 +53,18 @@ class CountingLane : public CpuCopyLane {
     std::lock_guard lock(mutex_);
     return copied_;
   }
+  // Pieces of memory by the thread that made the lane.
+  int taken() const { return taken_; }
   const std::vector<uint64_t>& followed() const { return followed_; }
 
  private:
+  void CountTaken() {
+    if (std::this_thread::get_id() == step_thread_) ++taken_;
+  }
+
   std::mutex mutex_;
   std::condition_variable changed_;
+  int taken_ = 0;
   const std::thread::id step_thread_ = std::this_thread::get_id();
   bool held_ = false;
   uint64_t copied_ = 0;
@@ -134,6 +149,26 @@ TEST_F(TierLoaderOrderTest, TheFirstLayersBeginWithTheOrder) {
   EXPECT_FALSE(loader_->OutcomeOf(id).has_value());
   lane_.Hold(false);
   EXPECT_TRUE(End(id).ok());
+}
+
+// Memory is taken with locks of the driver's, for milliseconds at times.
+TEST_F(TierLoaderOrderTest, TheStepThreadTakesNoMemoryForLoads) {
+  constexpr int kAtOnce = 16;  // the coordinator's window
+  const int before = lane_.taken();
+  std::vector<std::unique_ptr<DeviceAdapter>> resident;
+  for (int round = 0; round < 100; ++round) {
+    std::vector<CommandId> ids;
+    for (int i = 0; i < kAtOnce; ++i) {
+      ids.emplace_back(10 + round * kAtOnce + i);
+      BeginLoad(ids.back());
+    }
+    for (const CommandId id : ids) {
+      ASSERT_TRUE(End(id).ok());
+      resident.push_back(loader_->Take(id));
+      loader_->Forget(id);
+    }
+  }
+  EXPECT_EQ(lane_.taken(), before);
 }
 
 // Their images and tables are read, their pages written until they end.

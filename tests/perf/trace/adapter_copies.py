@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Copies of one PEFT adapter, each of other content, quickly: for benchmarks with thousands.
+"""Copies of PEFT adapters in turn, each of other content, quickly: for benchmarks with thousands.
 
-python3 adapter_copies.py ADAPTER_DIR OUT_DIR COUNT
+python3 adapter_copies.py ADAPTER_DIR [ADAPTER_DIR ...] OUT_DIR COUNT
 """
 
 import concurrent.futures
@@ -12,21 +12,21 @@ import shutil
 import sys
 
 
-def write(adapter, folder, i):
+def write(adapters, folder, i):
     """Low bits of the last numbers differ: little-endian, 16 bits a number."""
-    shutil.copytree(adapter, folder / f"a{i}")
+    shutil.copytree(adapters[i % len(adapters)], folder / f"a{i}")
     with open(folder / f"a{i}" / "adapter_model.safetensors", "r+b") as file:
         for offset, byte in ((-2, i & 255), (-4, i >> 8)):
             file.seek(offset, 2)
             file.write(bytes([byte]))
 
 
-def copies(adapter, folder, count):
+def copies(adapters, folder, count):
     """Their names: a0, a1, …"""
     with concurrent.futures.ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        list(pool.map(functools.partial(write, adapter, folder), range(count), chunksize=4))
+        list(pool.map(functools.partial(write, adapters, folder), range(count), chunksize=4))
     return [f"a{i}" for i in range(count)]
 
 
 if __name__ == "__main__":
-    copies(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]), int(sys.argv[3]))
+    copies([pathlib.Path(a) for a in sys.argv[1:-2]], pathlib.Path(sys.argv[-2]), int(sys.argv[-1]))

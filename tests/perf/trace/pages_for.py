@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Pages that an adapter takes on one rank, and elements of a page.
+"""Pages that an adapter takes on one rank, on average over some, and elements of a page.
 
-python3 pages_for.py MODEL_DIR ADAPTER_DIR PAGE_TOKENS prints "PAGES ELEMENTS".
+python3 pages_for.py MODEL_DIR PAGE_TOKENS ADAPTER_DIR [ADAPTER_DIR ...] prints "PAGES ELEMENTS".
 """
 
 import json
@@ -17,7 +17,7 @@ def elements_of(file):
 
 
 def main():
-    model, adapter, page_tokens = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]), sys.argv[3]
+    model, page_tokens = pathlib.Path(sys.argv[1]), sys.argv[2]
     config = json.loads((model / "config.json").read_text())
     heads = config["num_attention_heads"]
     head_dim = config.get("head_dim") or config["hidden_size"] // heads
@@ -25,7 +25,9 @@ def main():
             config.get("num_key_value_heads", heads))
     # Rows never cross a page: the last one of each page may leave a rest.
     row = max(config["hidden_size"], heads * head_dim)
-    print(math.ceil(elements_of(adapter / "adapter_model.safetensors") / (page - row)), page)
+    pages = [math.ceil(elements_of(pathlib.Path(adapter) / "adapter_model.safetensors") / (page - row))
+             for adapter in sys.argv[3:]]
+    print(math.ceil(sum(pages) / len(pages)), page)
 
 
 if __name__ == "__main__":

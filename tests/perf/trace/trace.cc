@@ -18,6 +18,7 @@ std::vector<TraceRequest> MakeTrace(const TraceShape& shape, int requests) {
     TraceRequest request;
     const double drawn = shape.adapters * std::pow(uniform(random), 1 / shape.alpha);
     request.adapter = std::min(shape.adapters - 1, static_cast<int>(drawn));
+    if (shape.in_turn) request.adapter = i % shape.adapters;
     request.prompt_tokens = length(random);
     request.output_tokens = length(random);
     at += gap(random);

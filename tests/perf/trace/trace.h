@@ -14,6 +14,7 @@ struct TraceShape {
   int min_length = 8;  // of prompt and output: uniform in [min, max)
   int max_length = 512;
   uint64_t seed = 42;
+  bool in_turn = false;  // adapters one after the other instead: as many at once as there can be
 };
 
 struct TraceRequest {

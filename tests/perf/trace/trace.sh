@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Goal 9 on one GPU (DEVICE=cpu: on the host): S-LoRA's trace over ADAPTERS adapters (rank 8 on
-# q,k,v,o) where pages are for FIT of them beside the KV of SEQS sequences of mean length, and over
+# Goal 9 on one GPU (DEVICE=cpu: on the host): S-LoRA's trace over ADAPTERS adapters (of RANKS in turn
+# on q,k,v,o) where pages are for FIT of them beside the KV of SEQS sequences of mean length, and over
 # RESIDENT ones, alternately: `lora-bench trace`. All adapters have been on the host before.
 #
 # usage: tests/perf/trace/trace.sh BIN_DIR MODEL_DIR OUT_DIR [flags of lora-bench trace, as --rounds 5]
-#   ADAPTERS=1000 FIT=64 SEQS=64 RESIDENT=8 MIN_LENGTH=8 MAX_LENGTH=512 PYTHON=python3 DEVICE=cuda
+#   RANKS=8 or "8 16 64" ADAPTERS=1000 FIT=64 SEQS=64 RESIDENT=8 MIN_LENGTH=8 MAX_LENGTH=512 PYTHON=python3 DEVICE=cuda
 #   THREADS=of the worker: 1 where others share the cores
 #   ADAPTER=folder of one adapter, else a random one is made · SCRATCH=folder for what is large
 set -euo pipefail
@@ -13,12 +13,16 @@ perf=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 shift 3
 count=${ADAPTERS:-1000} seqs=${SEQS:-64} least=${MIN_LENGTH:-8} most=${MAX_LENGTH:-512}
 page_tokens=16
-adapter=${ADAPTER:-$scratch/one/a0}
 since() { echo "$((SECONDS)) s: $*"; }
 
-[ -n "${ADAPTER:-}" ] || "$python" "$perf/make_adapters.py" "$model" "$scratch/one" --count 1 \
-  --rank 8 --modules q_proj k_proj v_proj o_proj
-read -r pages elements < <("$python" "$perf/trace/pages_for.py" "$model" "$adapter" $page_tokens)
+adapters=(${ADAPTER:-})
+for rank in ${RANKS:-8}; do
+  [ -z "${ADAPTER:-}" ] || break
+  "$python" "$perf/make_adapters.py" "$model" "$scratch/one/$rank" --count 1 \
+    --rank "$rank" --modules q_proj k_proj v_proj o_proj
+  adapters+=("$scratch/one/$rank/a0")
+done
+read -r pages elements < <("$python" "$perf/trace/pages_for.py" "$model" $page_tokens "${adapters[@]}")
 kv=$((seqs * ((least + most + page_tokens - 1) / page_tokens)))
 NUM_PAGES=$((${FIT:-64} * pages + kv + 1))
 width=$([ "${DEVICE:-cuda}" = cuda ] && echo 2 || echo 4)
@@ -27,7 +31,7 @@ start_coordinator --max-model-len $((2 * most)) --max-num-seqs "$seqs" --max-que
 start_worker --page-tokens $page_tokens \
   --host-cache-bytes $(((count + 8) * pages * elements * width)) \
   ${THREADS:+--threads "$THREADS"}
-"$python" "$perf/trace/adapter_copies.py" "$adapter" "$scratch/adapters" "$count"
+"$python" "$perf/trace/adapter_copies.py" "${adapters[@]}" "$scratch/adapters" "$count"
 since "$count adapters written"
 seq 0 $((count - 1)) | LORACTL="$bin/loractl" ADDRESS=$(address) FOLDER=$scratch/adapters \
   xargs -P "$(nproc)" -n 1 sh -c \

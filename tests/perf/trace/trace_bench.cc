@@ -33,9 +33,10 @@ absl::Status Check(const TraceBenchOptions& options) {
   if (!positive(options.alphas) || !positive(options.cvs)) {
     return InvalidField(Reason::kConfigInvalid, "alpha, cv", "", "want positive numbers");
   }
-  if (static_cast<int>(options.names.size()) <= options.resident) {
+  const int resident = std::max(options.resident, options.in_turn);
+  if (static_cast<int>(options.names.size()) <= resident) {
     return InvalidField(Reason::kConfigInvalid, "name", absl::StrCat(options.names.size()),
-                        absl::StrCat("wants more adapters than the resident ", options.resident));
+                        absl::StrCat("wants more adapters than the resident ", resident));
   }
   if (options.requests < 2 * options.streams) {
     return InvalidField(Reason::kConfigInvalid, "requests", absl::StrCat(options.requests),
@@ -56,16 +57,27 @@ double MeanOutput(const std::vector<TraceRequest>& trace) {
 
 // Whose adapters a run draws from.
 struct Side {
-  std::string alpha;  // empty: the few
+  enum Kind { kFew, kInTurn, kMany };
+  Kind kind = kMany;
+  int adapters = 0;
+  std::string alpha;  // of the many
   std::string name;
+
+  int resident() const { return kind == kMany ? 0 : adapters; }
 };
 
 class Comparison {
  public:
   explicit Comparison(const TraceBenchOptions& options) : options_(options), run_(options) {
-    sides_.push_back({"", absl::StrCat("adapters=", options.resident, " resident")});
+    sides_.push_back({Side::kFew, options.resident, "1",
+                      absl::StrCat("adapters=", options.resident, " resident")});
+    if (options.in_turn > 0) {
+      sides_.push_back({Side::kInTurn, options.in_turn, "1",
+                        absl::StrCat("adapters=", options.in_turn, " resident in turn")});
+    }
+    const int all = static_cast<int>(options.names.size());
     for (const std::string& alpha : options.alphas) {
-      sides_.push_back({alpha, absl::StrCat("adapters=", options.names.size(), " alpha=", alpha)});
+      sides_.push_back({Side::kMany, all, alpha, absl::StrCat("adapters=", all, " alpha=", alpha)});
     }
   }
 
@@ -99,8 +111,8 @@ class Comparison {
     if (round % 2 == 1) std::reverse(sides.begin(), sides.end());
     for (const Side& side : sides) {
       if (options_.seconds > 0 && SecondsSinceStart() > options_.seconds) break;
-      // Both sides begin with the few on the device.
-      RETURN_IF_ERROR(run_.Touch(options_.resident));
+      // All sides begin with the few, or their own, on the device.
+      RETURN_IF_ERROR(run_.Touch(std::max(options_.resident, side.resident())));
       RETURN_IF_ERROR(measure(side));
     }
     return absl::OkStatus();
@@ -111,15 +123,14 @@ class Comparison {
   }
 
   std::vector<TraceRequest> TraceOf(const Side& side, const std::string& cv, int round) const {
-    const bool few = side.alpha.empty();
-    const TraceShape shape = {
-        .adapters = few ? options_.resident : static_cast<int>(options_.names.size()),
-        .alpha = few ? 1 : Positive(side.alpha),
-        .cv = Positive(cv),
-        .rate = rate_ > 0 ? rate_ : 1,
-        .min_length = options_.min_length,
-        .max_length = options_.max_length,
-        .seed = uint64_t{42} + static_cast<uint64_t>(round)};
+    const TraceShape shape = {.adapters = side.adapters,
+                              .alpha = Positive(side.alpha),
+                              .cv = Positive(cv),
+                              .rate = rate_ > 0 ? rate_ : 1,
+                              .min_length = options_.min_length,
+                              .max_length = options_.max_length,
+                              .seed = uint64_t{42} + static_cast<uint64_t>(round),
+                              .in_turn = side.kind == Side::kInTurn};
     return MakeTrace(shape, options_.requests);
   }
 
@@ -146,7 +157,7 @@ class Comparison {
     double lowest = 0;
     for (const Side& side : sides_) {
       const auto found = saturation_.find(side.name);
-      if (side.alpha.empty() || found == saturation_.end()) continue;
+      if (side.kind != Side::kMany || found == saturation_.end()) continue;
       const double rate = found->second.begin()->second;
       if (lowest == 0 || rate < lowest) lowest = rate;
     }
@@ -167,9 +178,11 @@ class Comparison {
     const std::string name = absl::StrCat("trace ", side.name);
     out.push_back(
         {"", absl::StrCat(name, ", saturation"), Quantile(rates, 0.5), 0, "higher", "req/s"});
-    if (side.alpha.empty() || ratios.empty()) return;
-    out.push_back({"9", absl::StrCat(name, " over ", options_.resident, " resident, saturation"),
-                   Quantile(ratios, 0.5), 0.95, "higher", "ratio"});
+    if (side.kind == Side::kFew || ratios.empty()) return;
+    const bool goal = side.kind == Side::kMany;
+    out.push_back({goal ? "9" : "",
+                   absl::StrCat(name, " over ", options_.resident, " resident, saturation"),
+                   Quantile(ratios, 0.5), goal ? 0.95 : 0, "higher", "ratio"});
     out.push_back({"", absl::StrCat(name, " over ", options_.resident, " resident, lowest round"),
                    Quantile(ratios, 0), 0, "higher", "ratio"});
   }
@@ -184,10 +197,13 @@ class Comparison {
                      Quantile(found->second, q) * 1e3, 0, "lower", "ms"});
     }
     const auto few = firsts_.find({cv, sides_.front().name});
-    if (side.alpha.empty() || few == firsts_.end()) return;
+    if (side.kind == Side::kFew || few == firsts_.end()) return;
+    const bool goal = side.kind == Side::kMany;
     out.push_back(
-        {"9", absl::StrCat(name, " over ", options_.resident, " resident, p99 first token at 90 %"),
-         Quantile(found->second, 0.99) / Quantile(few->second, 0.99), 1.5, "lower", "ratio"});
+        {goal ? "9" : "",
+         absl::StrCat(name, " over ", options_.resident, " resident, p99 first token at 90 %"),
+         Quantile(found->second, 0.99) / Quantile(few->second, 0.99), goal ? 1.5 : 0, "lower",
+         "ratio"});
   }
 
   const TraceBenchOptions& options_;

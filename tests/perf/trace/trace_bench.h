@@ -13,6 +13,9 @@ struct TraceBenchOptions {
   std::string address;             // of the coordinator
   std::vector<std::string> names;  // registered adapters, more than fit on the device
   int resident = 8;                // the first of them are the few
+  // So many, all resident, one after the other: a step has as many different ones as with the many,
+  // and nothing comes or goes. 0: no such run.
+  int in_turn = 0;
   std::vector<std::string> alphas = {"0.3", "1"};
   std::vector<std::string> cvs = {"1", "4"};
   int streams = 32;                      // at saturation: requests under way at any time
@@ -24,9 +27,10 @@ struct TraceBenchOptions {
 };
 
 // First each adapter is asked once, so that all have been on the hosts. In every round the few and
-// the many of each alpha run alternately, in turned order every other round: at saturation, then
-// for each cv at 90 % of what the first round's many reached (the lowest alpha's). Medians of the
-// rounds' rates, and of their ratios; p99 of the times to first token of all rounds together.
+// the many of each alpha run alternately (and those in turn, for comparison), in turned order every
+// other round: at saturation, then for each cv at 90 % of what the first round's many reached (the
+// lowest alpha's). Medians of the rounds' rates, and of their ratios; p99 of the times to first
+// token of all rounds together.
 absl::StatusOr<std::vector<BenchResult>> RunTraceBench(const TraceBenchOptions& options);
 
 }  // namespace rootstock

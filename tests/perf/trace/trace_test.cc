@@ -48,5 +48,15 @@ TEST(Trace, OtherAdaptersAskForTheSameWork) {
   }
 }
 
+TEST(Trace, InTurnAsksForTheSameWorkOfOneAdapterAfterTheOther) {
+  const auto drawn = MakeTrace({.adapters = 64, .max_length = 512}, 500);
+  const auto in_turn = MakeTrace({.adapters = 64, .max_length = 512, .in_turn = true}, 500);
+  for (size_t i = 0; i < drawn.size(); ++i) {
+    EXPECT_EQ(in_turn[i].adapter, static_cast<int>(i % 64));
+    EXPECT_EQ(drawn[i].prompt_tokens, in_turn[i].prompt_tokens);
+    EXPECT_EQ(drawn[i].at, in_turn[i].at);
+  }
+}
+
 }  // namespace
 }  // namespace rootstock
