@@ -10,12 +10,12 @@ namespace {
 
 // Adapters of nearly the same shape share pieces.
 constexpr size_t kGrain = 4096;
-constexpr char kPurpose[] = "adapter tables";
+constexpr char kTablesPurpose[] = "adapter tables";
 
 }  // namespace
 
 absl::Status TableMemory::AddChunk(size_t bytes) {
-  ASSIGN_OR_RETURN(DeviceBuffer chunk, lane_.Allocate(bytes, kPurpose));
+  ASSIGN_OR_RETURN(DeviceBuffer chunk, lane_.Allocate(bytes, kTablesPurpose));
   std::lock_guard lock(pieces_->mutex);
   if (pieces_->left > 0) pieces_->free.emplace(pieces_->left, pieces_->next);
   pieces_->next = chunk.data();
