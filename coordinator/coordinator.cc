@@ -263,7 +263,8 @@ void Coordinator::Parts::MakeServices() {
   blob_pool = std::make_unique<WorkPool>(kBlobThreads, kMaxWaitingAdmin, "fetches");
   blobs = std::make_unique<BlobService>(
       [this](const Digest& digest) { return store.registry->ReadContent(digest); },
-      [this](std::function<void()> job) { return blob_pool->Post(std::move(job)); });
+      [this](std::function<void()> job) { return blob_pool->Post(std::move(job)); },
+      [this](const Digest& digest) { store.registry->DoubtContent(digest); });
 }
 
 absl::Status Coordinator::Parts::Listen() {

@@ -237,6 +237,8 @@ absl::StatusOr<std::ifstream> Registry::ReadContent(const Digest& digest) {
                    "no such content");
 }
 
+void Registry::DoubtContent(const Digest& digest) { impl_->contents->blobs.Doubt(digest); }
+
 void Registry::CancelReads() { impl_->contents->blobs.Cancel(); }
 
 void Registry::AwaitRemovals() { impl_->contents->blobs.AwaitRemovals(); }

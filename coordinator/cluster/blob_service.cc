@@ -1,6 +1,7 @@
 #include <grpcpp/server_context.h>
 
 #include <fstream>
+#include <span>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -20,6 +21,9 @@ grpc::Status ToGrpc(const absl::Status& status) {
 // Sends a file chunk by chunk; deletes itself. One thread at a time.
 class BlobWriter : public grpc::ServerWriteReactor<v1::FetchChunk> {
  public:
+  BlobWriter(const Digest& digest, const BlobService::Doubt& doubt)
+      : digest_(digest), doubt_(doubt) {}
+
   void Refuse(const absl::Status& status) { Finish(ToGrpc(status)); }
 
   void Send(absl::StatusOr<std::ifstream> file) {
@@ -36,29 +40,37 @@ class BlobWriter : public grpc::ServerWriteReactor<v1::FetchChunk> {
     chunk_.clear_total_bytes();
     if (!ok) {
       Finish({grpc::StatusCode::CANCELLED, "the reader left"});
-    } else if (left_ == 0) {
-      Finish(grpc::Status::OK);
-    } else {
+    } else if (left_ > 0) {
       WriteNext();
+    } else if (hash_.Finish() != digest_) {
+      // The disk has spoilt it without the system's knowledge: the file looks as it did.
+      FinishSpoilt("the stored content is not what it was");
+    } else {
+      Finish(grpc::Status::OK);
     }
   }
   void OnDone() override { delete this; }
 
  private:
+  void FinishSpoilt(const char* why) {
+    doubt_(digest_);
+    Finish({grpc::StatusCode::DATA_LOSS, why});
+  }
   void WriteNext() {
     std::string* data = chunk_.mutable_data();
     data->resize(std::min<uint64_t>(left_, kChunkBytes));
     file_.read(data->data(), static_cast<std::streamsize>(data->size()));
-    if (!file_) {
-      Finish({grpc::StatusCode::DATA_LOSS, "the stored content is shorter than it was"});
-      return;
-    }
+    if (!file_) return FinishSpoilt("the stored content can't be read to its end");
+    hash_.Update(std::span(reinterpret_cast<const uint8_t*>(data->data()), data->size()));
     left_ -= data->size();
     StartWrite(&chunk_);
   }
 
+  const Digest digest_;
+  const BlobService::Doubt& doubt_;
   std::ifstream file_;
   uint64_t left_ = 0;
+  Sha256 hash_;  // of what was sent
   v1::FetchChunk chunk_;
 };
 
@@ -67,12 +79,13 @@ class BlobWriter : public grpc::ServerWriteReactor<v1::FetchChunk> {
 // Thread-safe.
 class BlobService::Service : public v1::Blobs::CallbackService {
  public:
-  Service(Open open, Post post) : open_(std::move(open)), post_(std::move(post)) {}
+  Service(Open open, Post post, Doubt doubt)
+      : open_(std::move(open)), post_(std::move(post)), doubt_(std::move(doubt)) {}
 
   grpc::ServerWriteReactor<v1::FetchChunk>* Fetch(grpc::CallbackServerContext*,
                                                   const v1::FetchRequest* request) override {
-    auto* writer = new BlobWriter;
     const auto digest = DigestFromBytes(request->digest(), "digest");
+    auto* writer = new BlobWriter(digest.value_or(Digest()), doubt_);
     if (!digest.ok()) {
       writer->Refuse(digest.status());
     } else if (!post_([this, writer, digest = *digest] { writer->Send(open_(digest)); })) {
@@ -84,10 +97,11 @@ class BlobService::Service : public v1::Blobs::CallbackService {
  private:
   const Open open_;
   const Post post_;
+  const Doubt doubt_;
 };
 
-BlobService::BlobService(Open open, Post post)
-    : service_(std::make_unique<Service>(std::move(open), std::move(post))) {}
+BlobService::BlobService(Open open, Post post, Doubt doubt)
+    : service_(std::make_unique<Service>(std::move(open), std::move(post), std::move(doubt))) {}
 BlobService::~BlobService() = default;
 grpc::Service* BlobService::service() { return service_.get(); }
 

@@ -37,7 +37,10 @@ class BlobService {
   using Open = std::function<absl::StatusOr<std::ifstream>(const Digest&)>;
   // Runs a job on a thread that may block; false when too many wait.
   using Post = std::function<bool(std::function<void()>)>;
-  BlobService(Open open, Post post);
+  // Hears that the content which Open gave could not be read to its end, or was other bytes; must
+  // not block.
+  using Doubt = std::function<void(const Digest&)>;
+  BlobService(Open open, Post post, Doubt doubt);
   ~BlobService();
   grpc::Service* service();
 

@@ -156,7 +156,8 @@ class GroupServiceTest : public ::testing::Test {
               if (busy_) return false;
               job();
               return true;
-            }) {
+            },
+            [this](const Digest& digest) { doubts_.Add(digest.Short()); }) {
     grpc::ServerBuilder builder;
     builder.RegisterService(groups_.service());
     builder.RegisterService(blobs_.service());
@@ -166,7 +167,7 @@ class GroupServiceTest : public ::testing::Test {
   ~GroupServiceTest() override { server_->Shutdown(std::chrono::system_clock::now()); }
 
   FakeDirectory directory_;
-  Events attached_;
+  Events attached_, doubts_;
   bool busy_ = false;  // no thread reads blobs
   std::filesystem::path blob_ = ::testing::TempDir() + "/blob";
   GroupService groups_;
@@ -329,6 +330,7 @@ TEST_F(GroupServiceTest, BlobsComeInChunks) {
   std::string content(2'500'000, 'x');
   for (size_t i = 0; i < content.size(); i += 977) content[i] = static_cast<char>('a' + i % 26);
   std::ofstream(blob_, std::ios::binary) << content;
+  const Digest digest = Sha256Of(content);
   const auto stub = v1::Blobs::NewStub(channel_);
   const auto fetch = [&](const std::string& digest, std::vector<size_t>* sizes) {
     grpc::ClientContext context;
@@ -345,12 +347,23 @@ TEST_F(GroupServiceTest, BlobsComeInChunks) {
     return std::make_pair(reader->Finish(), got);
   };
   std::vector<size_t> sizes;
-  auto [status, got] = fetch(std::string(32, '\1'), &sizes);
+  auto [status, got] = fetch(DigestToBytes(digest), &sizes);
   EXPECT_TRUE(status.ok());
   EXPECT_EQ(got, content);
   EXPECT_THAT(sizes, ElementsAre(1u << 20, 1u << 20, 2'500'000u - (2u << 20)));
   EXPECT_EQ(fetch(std::string(32, '\0'), &sizes).first.error_code(), grpc::StatusCode::NOT_FOUND);
   EXPECT_EQ(fetch("short", &sizes).first.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  // What the disk has spoilt is told, and not handed out as if it were the content.
+  content[2'000'000] ^= 1;
+  std::ofstream(blob_, std::ios::binary) << content;
+  status = fetch(DigestToBytes(digest), &sizes).first;
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::DATA_LOSS);
+  EXPECT_THAT(doubts_.WaitFor(1), ElementsAre(digest.Short()));
+  std::filesystem::remove(blob_);
+  std::filesystem::create_directory(blob_);  // opens, and can't be read
+  EXPECT_EQ(fetch(DigestToBytes(digest), &sizes).first.error_code(), grpc::StatusCode::DATA_LOSS);
+  EXPECT_EQ(doubts_.WaitFor(2).size(), 2u);
+  std::filesystem::remove(blob_);
   busy_ = true;
   EXPECT_EQ(fetch(std::string(32, '\1'), &sizes).first.error_code(),
             grpc::StatusCode::RESOURCE_EXHAUSTED);

@@ -14,8 +14,7 @@
 namespace rootstock {
 namespace {
 
-absl::Status Unreadable(const std::filesystem::path& file, int error) {
-  const auto code = error == ENOENT ? absl::StatusCode::kNotFound : absl::StatusCode::kUnavailable;
+absl::Status Unreadable(const std::filesystem::path& file, int error, absl::StatusCode code) {
   return MakeError(code, Reason::kIoError, "file", file.filename().string(), std::strerror(error));
 }
 
@@ -30,7 +29,12 @@ std::optional<FileStamp> StampOf(const std::filesystem::path& file) {
 
 absl::StatusOr<Digest> DigestOfFile(const std::filesystem::path& file) {
   const int fd = open(file.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return Unreadable(file, errno);
+  if (fd < 0) {
+    // Too many open files, say: that says nothing of the content.
+    return Unreadable(
+        file, errno,
+        errno == ENOENT ? absl::StatusCode::kNotFound : absl::StatusCode::kUnavailable);
+  }
   Sha256 hash;
   std::vector<uint8_t> buffer(1 << 20);
   ssize_t n = 0;
@@ -40,7 +44,7 @@ absl::StatusOr<Digest> DigestOfFile(const std::filesystem::path& file) {
   } while (n > 0 || (n < 0 && errno == EINTR));
   const int failed = n < 0 ? errno : 0;
   close(fd);
-  if (failed != 0) return Unreadable(file, failed);
+  if (failed != 0) return Unreadable(file, failed, absl::StatusCode::kDataLoss);
   return hash.Finish();
 }
 

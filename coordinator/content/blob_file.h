@@ -21,7 +21,8 @@ struct FileStamp {
 // Nothing when there is no such file.
 std::optional<FileStamp> StampOf(const std::filesystem::path& file);
 
-// Reads all of it. NOT_FOUND; UNAVAILABLE / io_error for what can't be read now.
+// Reads all of it. NOT_FOUND; UNAVAILABLE / io_error for what can't be opened now; DATA_LOSS /
+// io_error for what the disk does not give back.
 absl::StatusOr<Digest> DigestOfFile(const std::filesystem::path& file);
 
 }  // namespace rootstock

@@ -72,7 +72,7 @@ absl::Status BlobStore::Verify(const Digest& digest, uint64_t number) {
   const std::optional<FileStamp> stamp = StampOf(PathOf(digest));
   if (IsVerified(digest, number, stamp)) return absl::OkStatus();
   const absl::StatusOr<Digest> got = DigestOfFile(PathOf(digest));
-  if (!got.ok() && !absl::IsNotFound(got.status())) return got.status();
+  if (absl::IsUnavailable(got.status())) return got.status();
   const bool is_right = got.ok() && *got == digest;
   const std::lock_guard lock(mutex_);
   const auto it = entries_.find(digest);
@@ -80,16 +80,21 @@ absl::Status BlobStore::Verify(const Digest& digest, uint64_t number) {
   it->second.is_bad = !is_right;
   if (is_right) {
     it->second.verified = stamp;
-  } else if (!got.ok()) {
+  } else if (absl::IsNotFound(got.status())) {
     Drop(digest);
   } else if (options_.remote) {
     LogWarning("content ", digest.Short(), " is spoilt on disk; it is fetched again");
     Drop(digest);
     unlinks_.Add(digest);
   } else {
-    return WrongContent(digest, *got, "the disk");
+    return got.ok() ? WrongContent(digest, *got, "the disk") : got.status();
   }
   return absl::OkStatus();
+}
+
+void BlobStore::Doubt(const Digest& digest) {
+  const std::lock_guard lock(mutex_);
+  if (const auto it = entries_.find(digest); it != entries_.end()) it->second.verified.reset();
 }
 
 // By another reader while this one waited, or no longer the entry that it saw.

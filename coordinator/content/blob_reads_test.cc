@@ -1,6 +1,9 @@
 // Blobs that are spoilt, and an object store that fails.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <future>
@@ -91,6 +94,56 @@ TEST_F(BlobReadsTest, ASpoiltOnlyCopyIsToldAndCanBePutAgain) {
   EXPECT_FALSE(Read().ok());
   ASSERT_TRUE(Put().ok());
   EXPECT_EQ(*Read(), kText);
+}
+
+// A file that opens and whose reads fail with EIO.
+void MakeUnreadable(const fs::path& file) {
+  fs::remove(file);
+  fs::create_symlink("/proc/self/mem", file);
+}
+
+TEST_F(BlobReadsTest, ACopyThatTheDiskDoesNotGiveBackIsTakenAnew) {
+  Open(remote_);
+  ASSERT_TRUE(Put().ok());
+  MakeUnreadable(File());
+  EXPECT_EQ(*Read(), kText);
+  EXPECT_TRUE(fs::is_regular_file(File()));
+  // Nor does it end a start with another store.
+  MakeUnreadable(File());
+  store_.reset();
+  fs::remove(dir_ / ".object-store");
+  Open(remote_, {digest_});
+  EXPECT_EQ(*Read(), kText);
+}
+
+TEST_F(BlobReadsTest, AnOnlyCopyThatCannotBeReadIsToldAndCanBePutAgain) {
+  Open(nullptr);
+  ASSERT_TRUE(Put().ok());
+  MakeUnreadable(File());
+  const absl::Status status = Read().status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(GetErrorDetail(status)->reason, Reason::kIoError);
+  EXPECT_TRUE(store_->IsLost(digest_, 5));
+  ASSERT_TRUE(Put().ok());
+  EXPECT_EQ(*Read(), kText);
+}
+
+// Bytes that changed without the system's knowledge: here by a page that is mapped and dirty.
+TEST_F(BlobReadsTest, WhatIsDoubtedIsVerifiedAnewThoughItsFileLooksAsItDid) {
+  Open(remote_);
+  ASSERT_TRUE(Put().ok());
+  const int fd = open(File().c_str(), O_RDWR);
+  ASSERT_GE(fd, 0);
+  auto* page = static_cast<char*>(mmap(nullptr, 5, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0));
+  close(fd);
+  ASSERT_NE(page, MAP_FAILED);
+  page[0] = kText[0];
+  EXPECT_EQ(*Read(), kText);
+  page[0] = 'x';
+  store_->Doubt(digest_);
+  EXPECT_EQ(*Read(), kText);
+  store_->Doubt(Sha256Of("unknown"));
+  munmap(page, 5);
 }
 
 TEST_F(BlobReadsTest, AStoresFailureHasNoAddress) {

@@ -89,8 +89,9 @@ absl::Status BlobStore::FillRemote() {
   RETURN_IF_ERROR(ledger_.Open({}).status());
   size_t done = 0;
   for (auto& [digest, entry] : entries_) {
-    ASSIGN_OR_RETURN(const Digest got, DigestOfFile(PathOf(digest)));
-    if (got == digest) {
+    const absl::StatusOr<Digest> got = DigestOfFile(PathOf(digest));
+    if (!got.ok() && !absl::IsDataLoss(got.status())) return got.status();
+    if (got.ok() && *got == digest) {
       RETURN_IF_ERROR(PutRemote(digest, /*was_to_go=*/false));
     } else {
       entry.is_bad = true;

@@ -51,6 +51,9 @@ class BlobStore {
   // store and verified: may take long then. NOT_FOUND; DATA_LOSS / digest_mismatch; UNAVAILABLE /
   // io_error; WithoutUri's of the object store.
   absl::StatusOr<std::ifstream> Read(const Digest& digest);
+  // What Read gave could not be read to its end, or was other bytes: the next Read verifies the
+  // file anew. Never waits.
+  void Doubt(const Digest& digest);
   // Never waits, neither for the disk nor for the object store, from which it goes soon.
   void Remove(const Digest& digest);
   // Waits until what was removed so far is off the disk.

@@ -56,14 +56,21 @@ void RemovalQueue::Run() {
     lock.unlock();
     const absl::Status removed = remove_(*running_);
     lock.lock();
-    if (!removed.ok() && !forgotten_ && !waiting_.contains(*running_)) {
-      LogWarning("content ", running_->Short(),
-                 " is not removed yet: ", std::string(removed.message()));
-      failed_.insert(*running_);
+    const Digest digest = *running_;
+    bool first = false;  // of those that fail together: it stands for all
+    if (!removed.ok() && !forgotten_ && !waiting_.contains(digest)) {
+      first = failed_.empty();
+      failed_.insert(digest);
       retry_at_ = std::chrono::steady_clock::now() + retry_;
     }
+    const size_t others = waiting_.size();
     running_.reset();
     changed_.notify_all();
+    if (!first) continue;
+    lock.unlock();  // a log that blocks holds up nobody else
+    LogWarning("content ", digest.Short(), " is not removed yet, ", others,
+               " more wait: ", std::string(removed.message()));
+    lock.lock();
   }
 }
 

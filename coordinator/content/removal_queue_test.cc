@@ -1,9 +1,16 @@
 #include "coordinator/content/removal_queue.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <future>
+#include <string>
+#include <utility>
 #include <vector>
+
+#include "common/base/log.h"
 
 namespace rootstock {
 namespace {
@@ -50,6 +57,65 @@ TEST(RemovalQueueTest, WhatFailedIsTriedAgain) {
       milliseconds(1));
   queue.Add(Sha256Of("a"));
   EXPECT_EQ(done.get_future().wait_for(std::chrono::seconds(60)), std::future_status::ready);
+}
+
+// A pipe in stderr's place that takes nothing more until it is read.
+class BlockedStderr {
+ public:
+  BlockedStderr() : saved_(dup(2)) {
+    EXPECT_EQ(pipe2(ends_, O_NONBLOCK), 0);
+    const std::string filling(4096, 'x');
+    while (write(ends_[1], filling.data(), filling.size()) > 0) {
+    }
+    EXPECT_EQ(fcntl(ends_[1], F_SETFL, 0), 0);
+    dup2(ends_[1], 2);
+    close(ends_[1]);
+  }
+  ~BlockedStderr() {
+    dup2(saved_, 2);
+    close(saved_);
+    close(ends_[0]);
+  }
+  // What is in it; whoever is blocked goes on.
+  std::string Read() const {
+    std::string out;
+    char buffer[4096];
+    for (ssize_t n; (n = read(ends_[0], buffer, sizeof(buffer))) > 0;) {
+      out.append(buffer, static_cast<size_t>(n));
+    }
+    return out;
+  }
+
+ private:
+  const int saved_;
+  int ends_[2];
+};
+
+TEST(RemovalQueueTest, FailuresAreToldOnceAndALogThatBlocksHoldsUpNobody) {
+  InitLogging("test", LogLevel::kWarning);  // to stderr
+  std::promise<void> began;
+  bool first = true;
+  const BlockedStderr blocked;
+  std::string log;
+  {
+    RemovalQueue queue(
+        [&](const Digest&) {
+          if (std::exchange(first, false)) began.set_value();
+          return absl::UnavailableError("the store is away");
+        },
+        std::chrono::hours(1));
+    queue.Add(Sha256Of("a"));
+    began.get_future().wait();
+    std::future<void> added = std::async(std::launch::async, [&] {
+      for (int i = 0; i < 2000; ++i) queue.Add(Sha256Of(std::to_string(i)));
+    });
+    EXPECT_EQ(added.wait_for(std::chrono::seconds(5)), std::future_status::ready);
+    log = blocked.Read();
+    added.wait();
+    queue.Drain();
+  }
+  log += blocked.Read();
+  EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 1) << log;
 }
 
 TEST(RemovalQueueTest, WhatFailedCanBeForgottenAndHoldsUpNobody) {

@@ -20,6 +20,7 @@ namespace {
 
 constexpr mode_t kMode = 0644;
 constexpr size_t kPieceBytes = 1 << 20;
+constexpr char kDiskField[] = "path";
 
 // Waits through signals.
 bool Lock(int fd, int operation) {
@@ -34,8 +35,13 @@ bool Lock(int fd, int operation) {
 absl::Status DiskError(const std::filesystem::path& path, int error) {
   const bool full = error == ENOSPC || error == EDQUOT;
   return MakeError(full ? absl::StatusCode::kResourceExhausted : absl::StatusCode::kUnavailable,
-                   Reason::kIoError, "path", path.string(),
+                   Reason::kIoError, kDiskField, path.string(),
                    full ? "the disk is full" : std::strerror(error));
+}
+
+bool IsDiskError(const absl::Status& status) {
+  const auto detail = GetErrorDetail(status);
+  return detail && detail->reason == Reason::kIoError && detail->field == kDiskField;
 }
 
 absl::StatusOr<std::unique_ptr<BlobFile>> BlobFile::Open(const std::filesystem::path& path) {

@@ -66,5 +66,7 @@ class DirectoryLock {
 
 // io_error, or RESOURCE_EXHAUSTED for a full disk, of `error` (errno).
 absl::Status DiskError(const std::filesystem::path& path, int error);
+// Whether a DiskError was it, and not a source of content.
+bool IsDiskError(const absl::Status& status);
 
 }  // namespace rootstock

@@ -52,10 +52,14 @@ absl::StatusOr<CachedBlob> Prefetcher::Fetch(const Digest& digest) {
   absl::StatusOr<CachedBlob> out;
   for (BlobSource* source : sources_) {
     out = cache_.Ensure(digest, *source);
-    if (out.ok() || absl::IsResourceExhausted(out.status())) return out;
+    // A source that says too large a size is none that has the content.
+    const bool full = absl::IsResourceExhausted(out.status());
+    if (out.ok() || (IsDiskError(out.status()) && !full)) return out;
     if (source == sources_.back() || absl::IsNotFound(out.status())) continue;
     LogWarning(digest.Short(), " comes from elsewhere: ", std::string(out.status().message()));
   }
+  // What the coordinator's disk has spoilt it takes anew from the object store, once it knows.
+  if (absl::IsDataLoss(out.status())) out = cache_.Ensure(digest, *sources_.back());
   return out;
 }
 

@@ -21,7 +21,8 @@ class Prefetcher {
  public:
   static constexpr size_t kMostThreads = 64;
 
-  // A source is asked when those before it fail, unless it is this node that has no room. `on_done`
+  // A source is asked when those before it fail, unless it is this node's disk that does, and the
+  // last one, the coordinator, once more when what it gave was spoilt. `on_done`
   // is called on a fetching thread after each fetch. Borrowed until destruction, which cancels the
   // sources.
   Prefetcher(BlobCache& cache, std::vector<BlobSource*> sources, std::function<void()> on_done);

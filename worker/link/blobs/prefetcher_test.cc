@@ -11,6 +11,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/log.h"
 #include "common/base/status.h"
 
 namespace rootstock {
@@ -92,8 +93,8 @@ class PlainSource : public BlobSource {
 
 // The outcome of "content" from an object store, then the coordinator.
 absl::StatusOr<CachedBlob> FetchFrom(PlainSource& objects, PlainSource& coordinator,
-                                     uint64_t budget = 1 << 20) {
-  const fs::path dir = TemporaryDir();
+                                     uint64_t budget = 1 << 20,
+                                     const fs::path& dir = TemporaryDir()) {
   absl::StatusOr<CachedBlob> out;
   {
     BlobCache cache(dir, budget);
@@ -136,18 +137,60 @@ TEST(Prefetcher, WhatTheObjectStoreLacksSpoilsOrRefusesComesFromTheCoordinator) 
   }
 }
 
+// It has looked at its own copy since.
+TEST(Prefetcher, WhatTheCoordinatorHasSpoiltIsAskedForOnceMore) {
+  class Healing : public PlainSource {
+   public:
+    Healing() : PlainSource(FetchSource::kCoordinator, absl::OkStatus(), "content") {}
+    absl::Status Fetch(const Digest& digest, const BlobSink& sink) override {
+      if (fetches > 0) return PlainSource::Fetch(digest, sink);
+      ++fetches;
+      RETURN_IF_ERROR(sink.begin(7));
+      return sink.write("contend");
+    }
+  } coordinator;
+  PlainSource objects(FetchSource::kObject, absl::UnavailableError("down"));
+  const auto got = FetchFrom(objects, coordinator);
+  ASSERT_TRUE(got.ok()) << got.status();
+  EXPECT_EQ(coordinator.fetches, 2);
+  EXPECT_EQ(objects.fetches, 1);
+}
+
 TEST(Prefetcher, WhereNobodyHasItTheCoordinatorsWordCounts) {
   PlainSource objects(FetchSource::kObject, absl::UnavailableError("down"));
   PlainSource coordinator(FetchSource::kCoordinator, absl::DataLossError("lost"));
   EXPECT_EQ(FetchFrom(objects, coordinator).status(), absl::DataLossError("lost"));
 }
 
-TEST(Prefetcher, AFullDiskIsNoReasonToAskElsewhere) {
+// FAULTS F10's wrong length: the next one's size decides whether there is room.
+TEST(Prefetcher, AnObjectThatIsTooLargeComesFromTheCoordinator) {
+  PlainSource objects(FetchSource::kObject, absl::OkStatus(), std::string(1000, 'x'));
+  PlainSource coordinator(FetchSource::kCoordinator, absl::OkStatus(), "content");
+  const auto got = FetchFrom(objects, coordinator, /*budget=*/100);
+  ASSERT_TRUE(got.ok()) << got.status();
+  EXPECT_EQ(got->source, FetchSource::kCoordinator);
+}
+
+TEST(Prefetcher, ADiskThatFailsIsNoReasonToAskAnybody) {
+  const fs::path dir = TemporaryDir();
+  fs::create_directories(dir);
+  const fs::path loop = dir / Sha256Of("content").Hex();
+  fs::create_symlink(loop, loop);  // can't be opened
+  PlainSource objects(FetchSource::kObject, absl::OkStatus(), "content");
+  PlainSource coordinator(FetchSource::kCoordinator, absl::OkStatus(), "content");
+  InitLogging("test", LogLevel::kWarning);  // to stderr
+  testing::internal::CaptureStderr();
+  const auto got = FetchFrom(objects, coordinator, /*budget=*/100, dir);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");  // none of them is blamed
+  EXPECT_EQ(GetErrorDetail(got.status())->reason, Reason::kIoError);
+  EXPECT_EQ(objects.fetches + coordinator.fetches, 0);
+}
+
+TEST(Prefetcher, ADiskWithoutRoomIsToldWhoeverHasIt) {
   PlainSource objects(FetchSource::kObject, absl::OkStatus(), "content");
   PlainSource coordinator(FetchSource::kCoordinator, absl::OkStatus(), "content");
   const auto got = FetchFrom(objects, coordinator, /*budget=*/3);
   EXPECT_EQ(got.status().code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(coordinator.fetches, 0);
 }
 
 }  // namespace
