@@ -2,6 +2,7 @@
 
 #include <grpcpp/channel.h>
 #include <grpcpp/client_context.h>
+#include <grpcpp/completion_queue.h>
 #include <grpcpp/create_channel.h>
 #include <grpcpp/security/credentials.h>
 #include <grpcpp/support/channel_arguments.h>
@@ -20,7 +21,6 @@ namespace {
 
 constexpr int kFirstReconnectMs = 100;
 constexpr int kLastReconnectMs = 2000;
-constexpr auto kFetchTimeout = std::chrono::seconds(120);
 
 absl::Status FromGrpc(const grpc::Status& status) {
   return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
@@ -147,35 +147,83 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& coordinator,
   return grpc::CreateCustomChannel(coordinator, grpc::InsecureChannelCredentials(), arguments);
 }
 
-CoordinatorBlobs::CoordinatorBlobs(std::shared_ptr<grpc::Channel> channel)
-    : channel_(std::move(channel)) {}
+namespace {
+
+// The events of one call, one at a time, each with a limit: whoever waits longer ends the call.
+class CallEvents {
+ public:
+  explicit CallEvents(grpc::ClientContext& context) : context_(context) {}
+  ~CallEvents() {
+    queue_.Shutdown();
+    void* tag = nullptr;
+    bool ok = false;
+    while (queue_.Next(&tag, &ok)) {
+    }
+  }
+  grpc::CompletionQueue* queue() { return &queue_; }
+  bool stalled() const { return stalled_; }
+  // Whether the operation went well.
+  bool Await(std::chrono::milliseconds limit) {
+    void* tag = nullptr;
+    bool ok = false;
+    const auto until = std::chrono::system_clock::now() + limit;
+    if (queue_.AsyncNext(&tag, &ok, until) != grpc::CompletionQueue::TIMEOUT) return ok;
+    stalled_ = true;
+    context_.TryCancel();
+    queue_.Next(&tag, &ok);
+    return false;
+  }
+
+ private:
+  grpc::ClientContext& context_;
+  grpc::CompletionQueue queue_;
+  bool stalled_ = false;
+};
+
+}  // namespace
+
+CoordinatorBlobs::CoordinatorBlobs(std::shared_ptr<grpc::Channel> channel, FetchPatience patience)
+    : channel_(std::move(channel)), patience_(patience) {}
+
+absl::Status CoordinatorBlobs::Run(grpc::ClientContext& context, const Digest& digest,
+                                   const BlobSink& sink) const {
+  v1::FetchRequest request;
+  request.set_digest(DigestToBytes(digest));
+  const std::unique_ptr<v1::Blobs::Stub> stub = v1::Blobs::NewStub(channel_);
+  CallEvents events(context);
+  const auto reader = stub->AsyncFetch(&context, request, events.queue(), nullptr);
+  bool goes_on = events.Await(patience_.first);
+  absl::Status status;
+  v1::FetchChunk chunk;
+  for (bool first = true; goes_on && status.ok(); first = false) {
+    reader->Read(&chunk, nullptr);
+    goes_on = events.Await(first ? patience_.first : patience_.next);
+    if (goes_on && first) status = sink.begin(chunk.total_bytes());
+    if (goes_on && status.ok()) status = sink.write(chunk.data());
+  }
+  if (!status.ok()) context.TryCancel();
+  grpc::Status ended;
+  reader->Finish(&ended, nullptr);
+  events.Await(patience_.next);
+  if (events.stalled()) {
+    return MakeError(absl::StatusCode::kDeadlineExceeded, Reason::kIoError, "digest",
+                     digest.Short(), "the coordinator sends nothing more");
+  }
+  if (!status.ok() || ended.ok()) return status;
+  return Annotate(FromGrpc(ended), absl::StrCat("fetching ", digest.Short()));
+}
 
 absl::Status CoordinatorBlobs::Fetch(const Digest& digest, const BlobSink& sink) {
   grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + kFetchTimeout);
   {
     std::lock_guard lock(mutex_);
     if (cancelled_) return absl::CancelledError("the group leaves");
     running_.insert(&context);
   }
-  v1::FetchRequest request;
-  request.set_digest(DigestToBytes(digest));
-  const std::unique_ptr<v1::Blobs::Stub> stub = v1::Blobs::NewStub(channel_);
-  const auto reader = stub->Fetch(&context, request);
-  v1::FetchChunk chunk;
-  absl::Status status;
-  for (bool first = true; status.ok() && reader->Read(&chunk); first = false) {
-    if (first) status = sink.begin(chunk.total_bytes());
-    if (status.ok()) status = sink.write(chunk.data());
-  }
-  if (!status.ok()) context.TryCancel();
-  const grpc::Status ended = reader->Finish();
-  {
-    std::lock_guard lock(mutex_);
-    running_.erase(&context);
-  }
-  if (!status.ok() || ended.ok()) return status;
-  return Annotate(FromGrpc(ended), absl::StrCat("fetching ", digest.Short()));
+  const absl::Status status = Run(context, digest, sink);
+  std::lock_guard lock(mutex_);
+  running_.erase(&context);
+  return status;
 }
 
 void CoordinatorBlobs::Cancel() {

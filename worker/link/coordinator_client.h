@@ -43,16 +43,28 @@ std::shared_ptr<CoordinatorStream> OpenStream(const std::shared_ptr<grpc::Channe
 std::shared_ptr<grpc::Channel> MakeChannel(
     const std::string& coordinator, std::chrono::milliseconds silence = std::chrono::seconds(5));
 
-// Blobs.Fetch of the coordinator. *Thread-safe.*
+// How long a fetch may stand still; as a whole it may take what it takes.
+struct FetchPatience {
+  // Before its first byte the coordinator may get the content out of an object store and verify it.
+  std::chrono::milliseconds first = std::chrono::minutes(10);
+  std::chrono::milliseconds next = std::chrono::seconds(30);
+};
+
+// Blobs.Fetch of the coordinator. DEADLINE_EXCEEDED / io_error for a fetch that stands still.
+// *Thread-safe.*
 class CoordinatorBlobs : public BlobSource {
  public:
-  explicit CoordinatorBlobs(std::shared_ptr<grpc::Channel> channel);
+  explicit CoordinatorBlobs(std::shared_ptr<grpc::Channel> channel, FetchPatience patience = {});
   FetchSource kind() const override { return FetchSource::kCoordinator; }
   absl::Status Fetch(const Digest& digest, const BlobSink& sink) override;
   void Cancel() override;
 
  private:
+  // The call, until its end.
+  absl::Status Run(grpc::ClientContext& context, const Digest& digest, const BlobSink& sink) const;
+
   const std::shared_ptr<grpc::Channel> channel_;
+  const FetchPatience patience_;
   std::mutex mutex_;
   bool cancelled_ = false;
   std::set<grpc::ClientContext*> running_;

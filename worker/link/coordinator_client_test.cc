@@ -1,15 +1,19 @@
-// The connection to a coordinator whose host vanishes.
+// A coordinator whose host vanishes, or that stands still.
 #include "worker/link/coordinator_client.h"
 
 #include <arpa/inet.h>
+#include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <future>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "rootstock/v1/group.grpc.pb.h"
 
 namespace rootstock {
 namespace {
@@ -66,6 +70,75 @@ TEST(CoordinatorClient, AVanishedCoordinatorIsLost) {
   ASSERT_TRUE(event.has_value());
   EXPECT_EQ(event->kind, LinkEvent::Kind::kLost);
   EXPECT_EQ(event->why.code(), absl::StatusCode::kUnavailable) << event->why;
+}
+
+// Gives "content" in seven chunks; stands still before the one that is told, until it may go on.
+class HaltingBlobs : public v1::Blobs::Service {
+ public:
+  explicit HaltingBlobs(size_t halt_before) : halt_before_(halt_before) {
+    grpc::ServerBuilder builder;
+    builder.RegisterService(this);
+    server_ = builder.BuildAndStart();
+  }
+  ~HaltingBlobs() override {
+    go_on.set_value();
+    server_->Shutdown();
+  }
+  grpc::Status Fetch(grpc::ServerContext*, const v1::FetchRequest*,
+                     grpc::ServerWriter<v1::FetchChunk>* writer) override {
+    const std::string content = "content";
+    for (size_t i = 0; i < content.size(); ++i) {
+      if (i == halt_before_) go_on.get_future().wait();
+      v1::FetchChunk chunk;
+      if (i == 0) chunk.set_total_bytes(content.size());
+      chunk.set_data(content.substr(i, 1));
+      writer->Write(chunk);
+    }
+    return grpc::Status::OK;
+  }
+  std::shared_ptr<grpc::Channel> Channel() { return server_->InProcessChannel({}); }
+  std::promise<void> go_on;
+
+ private:
+  const size_t halt_before_;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+TEST(CoordinatorBlobs, AFetchThatStandsStillEnds) {
+  for (const auto& [halt_before, patience] :
+       {std::pair<size_t, FetchPatience>{0, {.first = 50ms, .next = 1h}},
+        std::pair<size_t, FetchPatience>{3, {.first = 1h, .next = 50ms}}}) {
+    HaltingBlobs service(halt_before);
+    CoordinatorBlobs blobs(service.Channel(), patience);
+    std::string got;
+    const absl::Status status =
+        blobs.Fetch(Sha256Of("content"), {[](uint64_t) { return absl::OkStatus(); },
+                                          [&](std::string_view more) {
+                                            got += more;
+                                            return absl::OkStatus();
+                                          }});
+    EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+    EXPECT_EQ(GetErrorDetail(status)->reason, Reason::kIoError);
+    EXPECT_EQ(got, std::string("content").substr(0, halt_before));
+  }
+}
+
+// A large one over a slow network, or to a slow disk: here one that waits longer than anybody may.
+TEST(CoordinatorBlobs, AFetchThatGoesOnTakesWhatItTakes) {
+  HaltingBlobs service(/*halt_before=*/7);  // never
+  CoordinatorBlobs blobs(service.Channel(), {.first = 10s, .next = 200ms});
+  std::string got;
+  std::promise<void> never;
+  const absl::Status status = blobs.Fetch(
+      Sha256Of("content"), {[](uint64_t) { return absl::OkStatus(); },
+                            [&](std::string_view more) {
+                              got += more;
+                              never.get_future().wait_for(got.size() % 3 == 0 ? 250ms : 0ms);
+                              never = {};
+                              return absl::OkStatus();
+                            }});
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_EQ(got, "content");
 }
 
 }  // namespace

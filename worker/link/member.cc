@@ -85,7 +85,9 @@ absl::Status Member::Execute(const Command& command, Answers& answers) {
   }
   ASSIGN_OR_RETURN(std::optional<Completion> started, executor_.Start(command));
   if (started.has_value()) return AfterStart(command, *std::move(started), answers);
-  if (std::holds_alternative<LoadAdapter>(command.kind)) {
+  if (const auto* load = std::get_if<LoadAdapter>(&command.kind)) {
+    // Out of host memory no file is read, yet what is loaded again and again is not to leave first.
+    if (prefetcher_ != nullptr) cache_.Touch(load->digest);
     beside_.push_back({command});
     return absl::OkStatus();
   }
@@ -246,8 +248,10 @@ absl::StatusOr<bool> Member::GoOn(Beside& work, bool failed, Answers& answers) {
 bool Member::FetchAgain(Beside& work, const absl::Status& outcome) {
   const auto* prefetch = std::get_if<PrefetchAdapter>(&work.command.kind);
   const auto detail = GetErrorDetail(outcome);
-  const bool spoilt = absl::IsNotFound(outcome) || (absl::IsDataLoss(outcome) && detail &&
-                                                    detail->reason == Reason::kDigestMismatch);
+  const bool spoilt =
+      absl::IsNotFound(outcome) ||
+      (absl::IsDataLoss(outcome) && detail && detail->reason == Reason::kDigestMismatch) ||
+      (absl::IsUnavailable(outcome) && detail && detail->reason == Reason::kIoError);
   if (prefetch == nullptr || work.on_node || work.again || !spoilt) return false;
   work.on_node = work.again = true;
   if (prefetcher_ != nullptr) prefetcher_->Start(work.command.id, prefetch->digest);

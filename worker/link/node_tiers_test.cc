@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -23,15 +24,26 @@ absl::Status Spoilt() {
                    "was spoilt");
 }
 
-// A rank finds the node's file spoilt when it lays it out: the nodes get it anew, once.
+absl::Status Unreadable() {
+  return MakeError(absl::StatusCode::kUnavailable, Reason::kIoError, "path", "x", "I/O error");
+}
+
+// A rank finds the node's file spoilt, or can't read it, when it lays it out: the nodes get it
+// anew, once.
 TEST(NodeTiers, SpoiltContentIsFetchedAgainOnce) {
   LinkRig rig;
   std::atomic<int> fetches = 0;
   const Digest digest = Sha256Of("content");
-  if (rig.last()) rig.executor.stage_outcomes = {Spoilt(), absl::OkStatus(), Spoilt(), Spoilt()};
+  if (rig.last()) {
+    rig.executor.stage_outcomes = {Spoilt(),         absl::OkStatus(), Unreadable(),
+                                   absl::OkStatus(), Spoilt(),         Spoilt()};
+  }
   rig.executor.before = [&](const Command&) {
     // As that rank does.
-    if (rig.last() && rig.executor.stage_outcomes.size() != 3) rig.Disk().Remove(digest).value();
+    const auto& outcomes = rig.executor.stage_outcomes;
+    if (rig.last() && !outcomes.empty() && !outcomes.front().ok()) {
+      rig.Disk().Remove(digest).value();
+    }
   };
   const int code = rig.Run(
       [&](ScriptedStream& s, int) {
@@ -42,6 +54,10 @@ TEST(NodeTiers, SpoiltContentIsFetchedAgainOnce) {
         EXPECT_EQ(healed.source, FetchSource::kCoordinator);
         EXPECT_EQ(fetches, 2);
         s.Send(CommandId(2), kEpoch, PrefetchAdapter{digest, 7, {}, /*to_host=*/true});
+        const Completion readable = s.ReadCompletion();
+        EXPECT_TRUE(readable.outcome.ok()) << readable.outcome;
+        EXPECT_EQ(fetches, 3);
+        s.Send(CommandId(3), kEpoch, PrefetchAdapter{digest, 7, {}, /*to_host=*/true});
         const Completion failed = s.ReadCompletion();
         EXPECT_EQ(GetErrorDetail(failed.outcome)->reason, Reason::kDigestMismatch);
         s.Leave();
@@ -54,7 +70,7 @@ TEST(NodeTiers, SpoiltContentIsFetchedAgainOnce) {
       });
   EXPECT_EQ(code, 0);
   EXPECT_THAT(rig.executor.log, testing::ElementsAre("attach 1.1 seqs=64", "stage 1", "stage 1",
-                                                     "stage 2", "stage 2"));
+                                                     "stage 2", "stage 2", "stage 3", "stage 3"));
 }
 
 // More than a message of 4 MB holds comes in parts, in order with what changes meanwhile.
@@ -101,6 +117,31 @@ TEST(NodeTiers, AReportOfAHundredThousandAdaptersIsToldInParts) {
     s.AtEnd();
     return grpc::Status::OK;
   });
+  EXPECT_EQ(code, 0);
+}
+
+// What comes out of host memory, its file unread, is used on the disk too.
+TEST(NodeTiers, ALoadKeepsItsFileFromLeavingFirst) {
+  namespace fs = std::filesystem;
+  LinkRig rig;
+  const Digest digest = Sha256Of("content");
+  const fs::path file = rig.Disk().PathOf(digest);
+  const auto long_ago = fs::file_time_type::clock::now() - std::chrono::hours(1);
+  const int code = rig.Run(
+      [&](ScriptedStream& s, int) {
+        s.Attach(kEpoch);
+        s.Send(CommandId(1), kEpoch, LoadAdapter{digest, 7, {}, {PageId(3)}});
+        EXPECT_TRUE(s.ReadCompletion().outcome.ok());
+        EXPECT_GT(fs::last_write_time(file), long_ago + std::chrono::minutes(30));
+        s.Leave();
+        s.AtEnd();
+        return grpc::Status::OK;
+      },
+      [&](FakeCoordinator&) {
+        fs::create_directories(rig.cache);
+        std::ofstream(file) << "content";
+        fs::last_write_time(file, long_ago);
+      });
   EXPECT_EQ(code, 0);
 }
 

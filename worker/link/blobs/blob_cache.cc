@@ -1,6 +1,8 @@
 #include "worker/link/blobs/blob_cache.h"
 
+#include <fcntl.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -232,6 +234,10 @@ void BlobCache::Note(const Digest& digest, uint64_t bytes, bool present) {
   std::lock_guard lock(mutex_);
   if (!present) verified_.erase(digest);
   changes_.push_back({{digest, Tier::kDisk, bytes}, present});
+}
+
+void BlobCache::Touch(const Digest& digest) const {
+  utimensat(AT_FDCWD, PathOf(digest).c_str(), nullptr, 0);
 }
 
 void BlobCache::Pin(const Digest& digest, bool pinned) {
