@@ -174,6 +174,32 @@ TEST_F(ByLayer, H6OthersGoFirstAndFollowersWaitForTheirLoads) {
   world_.ExpectClean();
 }
 
+// More of them than there are slots close the group to nobody.
+TEST_F(ByLayer, H6ABurstOfFollowersLeavesSlotsToWhoComesLater) {
+  FakeGroup& group = world_.AddGroup("g", 400);  // eight sequences
+  world_.Add("a");
+  std::vector<World::Sent> all = {world_.Generate(World::Ask("base", {5}, 100))};
+  world_.Run();
+  for (int i = 0; i < 140; ++i) all.push_back(world_.Generate(World::Ask("a", {6, i % 40}, 3)));
+  world_.Run();
+  while (group.pending_fetches() > 0) {  // the Load stays under way
+    group.CompleteOther(0);
+    world_.Run();
+  }
+  const auto later = world_.Generate(World::Ask("base", {7}, 6));
+  all.push_back(later);
+  for (int i = 0; i < 10; ++i) {
+    world_.Run();
+    group.CompleteStep();
+  }
+  world_.Run();
+  ASSERT_TRUE(group.residents().empty());
+  EXPECT_TRUE(later.heard->done);
+  world_.Settle();
+  for (const auto& sent : all) world_.ExpectRight(sent);
+  world_.ExpectClean();
+}
+
 // Who comes while a Load is followed waits for what is sent: one step runs, one lies behind it.
 TEST_F(ByLayer, WhoComesWhileALoadIsFollowedGoesBeforeItsNextStep) {
   FakeGroup& group = world_.AddGroup("g");

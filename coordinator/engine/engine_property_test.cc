@@ -31,6 +31,14 @@ class RandomLife {
   explicit RandomLife(uint32_t seed) : random_(seed), world_(OptionsOf(seed)) {
     for (int i = 0; i < 8; ++i) names_.push_back("a" + std::to_string(i));
     for (const std::string& name : names_) world_.Add(name);
+    for (int i = 0; i < 3; ++i) {
+      EXPECT_TRUE(world_.registry
+                      ->RegisterDirectory("versions", "v" + std::to_string(i), "default",
+                                          /*new_version=*/true)
+                      .ok());
+    }
+    SwitchAlias();
+    names_.push_back("prod");
     world_.AddGroup("g1", 24 + seed % 3 * 8);
     world_.AddGroup("g2", 30);
   }
@@ -45,6 +53,7 @@ class RandomLife {
       if (random_() % 4 == 0) StopSample();
     } else if (what == 5) {
       if (random_() % 8 == 0) Reregister();
+      if (random_() % 8 == 0) SwitchAlias();
     } else if (what == 6) {
       if (random_() % 20 == 0) Death();
     } else if (what == 7) {
@@ -88,6 +97,12 @@ class RandomLife {
     std::set<int> stopped;  // samples in which a stop string was found
   };
 
+  // Requests go on with what it stood for when they came.
+  void SwitchAlias() {
+    std::vector<AliasTarget> targets = {{"versions", 1 + static_cast<uint32_t>(random_() % 3)}};
+    if (random_() % 2 == 0) targets.push_back({"versions", 1 + targets[0].version % 3, 2});
+    EXPECT_TRUE(world_.registry->SetAlias("prod", "default", targets).ok());
+  }
   void Unload() {
     const auto adapter = world_.registry->Resolve(names_[random_() % names_.size()], "default", "");
     if (adapter.ok()) UnloadNow(adapter->content->digest);
@@ -113,6 +128,7 @@ class RandomLife {
       const auto adapter = world_.registry->Resolve(name, "default", "");
       if (adapter.ok()) UnloadNow(adapter->content->digest);
     }
+    for (int i = 0; i < 3; ++i) UnloadNow(Sha256Of("v" + std::to_string(i)));
     world_.Settle();
     EXPECT_EQ(unloaded_, unloads_);
     for (const auto& [name, group] : world_.groups) {
@@ -169,7 +185,7 @@ class RandomLife {
     a->sent.heard->on_stop(sample);
   }
   void Reregister() {
-    const std::string& name = names_[random_() % names_.size()];
+    const std::string& name = names_[random_() % (names_.size() - 1)];  // the last is an alias
     if (const auto gone = world_.registry->Unregister(name, "default");
         gone.ok() && !gone->empty()) {
       if (gone->at(0).last_name) world_.engine->Unload(gone->at(0).digest, nullptr);

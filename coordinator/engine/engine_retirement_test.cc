@@ -1,5 +1,7 @@
 // Contents that lost their last name: FAULTS F2, F5.
+#include <algorithm>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -43,6 +45,43 @@ TEST(EngineRetirement, WhatHasANameAgainKeepsNobodyBack) {
   world.ExpectClean();
 }
 
+// Also when nobody has asked for it since.
+TEST(EngineRetirement, WhatHasANameAgainStaysWhenTheLastOfBeforeEnds) {
+  World world;
+  FakeGroup& group = world.AddGroup("g");
+  const Digest a = world.Add("a", "text");
+  const auto before = world.Generate(World::Ask("a", {5, 6}, 30));
+  for (int i = 0; i < 5; ++i) {
+    world.Run();
+    group.CompleteAll();
+  }
+  ASSERT_TRUE(world.registry->Unregister("a", "default").ok());
+  int freed = 0;
+  world.engine->Unload(a, [&](const TierBytes& bytes) {
+    ++freed;
+    EXPECT_EQ(bytes, TierBytes());
+  });
+  world.Run();
+  world.Add("again", "text");
+  world.Settle();
+  world.ExpectRight(before);
+  EXPECT_EQ(freed, 1);
+  EXPECT_EQ(group.drops, 0u);
+  EXPECT_TRUE(group.residents().contains(a));
+  // An unload that was asked for is carried out, whatever its names.
+  const auto last = world.Generate(World::Ask("again", {5, 6}, 30));
+  world.Run();
+  world.engine->Unload(a, [&](const TierBytes& bytes) {
+    ++freed;
+    EXPECT_GT(bytes.device, 0u);
+  });
+  world.Settle();
+  world.ExpectRight(last);
+  EXPECT_EQ(freed, 2);
+  EXPECT_FALSE(group.residents().contains(a));
+  world.ExpectClean();
+}
+
 // Its coordinator restarted too: nobody remembers that it was to be unloaded.
 TEST(EngineRetirement, F2WhatLostItsNameWhileTheGroupWasAwayLeavesItsDisks) {
   World world;
@@ -58,6 +97,64 @@ TEST(EngineRetirement, F2WhatLostItsNameWhileTheGroupWasAwayLeavesItsDisks) {
   world.Settle();
   EXPECT_EQ(group.fetched(), (std::set<Digest>{kept}));
   EXPECT_EQ(world.StatusOf("g").cached.size(), 1u);
+  world.ExpectClean();
+}
+
+// Their Drops, each a pause between steps, do not stand before the group's first step.
+TEST(EngineRetirement, F2ManyThatLostTheirNamesLeaveAFewAtATime) {
+  World world;
+  FakeGroup& group = world.AddGroup("g");
+  std::pair<Digest, std::string> last;  // their turn comes in the digests' order
+  for (int i = 0; i < 100; ++i) {
+    last = std::max(last, std::pair(world.Add("a" + std::to_string(i)), "a" + std::to_string(i)));
+    world.Generate(World::Ask("a" + std::to_string(i), {5}, 1));
+    world.Settle();
+  }
+  ASSERT_EQ(group.fetched().size(), 100u);
+  group.Die();
+  world.Run();
+  for (int i = 0; i < 100; ++i) {
+    ASSERT_TRUE(world.registry->Unregister("a" + std::to_string(i), "default").ok());
+  }
+  const uint64_t drops = group.drops;
+  ASSERT_TRUE(group.Attach(*world.engine, /*keep_adapters=*/false).ok());
+  world.Run();
+  EXPECT_EQ(group.pending_others(), 16u);
+  world.Add(last.second);  // it has a name again before its turn
+  world.Settle();
+  EXPECT_EQ(group.fetched(), (std::set<Digest>{last.first}));
+  EXPECT_EQ(group.drops, drops + 99);
+  world.ExpectClean();
+}
+
+// Its replay finds what the nodes still have; then it leaves.
+TEST(EngineRetirement, F2WhatARequestStillHoldsStaysForItsReplay) {
+  World world;
+  FakeGroup& group = world.AddGroup("g");
+  world.Add("a");
+  const auto sent = world.Generate(World::Ask("a", {5, 6}, 30));
+  for (int i = 0; i < 5; ++i) {
+    world.Run();
+    group.CompleteAll();
+  }
+  world.Unregister("a");
+  for (const bool keep : {true, false}) {
+    group.Die();
+    world.Run();
+    const uint64_t drops = group.drops;
+    ASSERT_TRUE(group.Attach(*world.engine, keep).ok());
+    for (int i = 0; i < 4; ++i) {
+      world.Run();
+      group.CompleteAll();
+    }
+    EXPECT_EQ(group.drops, drops);
+  }
+  world.Settle();
+  world.ExpectRight(sent);
+  EXPECT_EQ(world.Metric("adapter_loads_total{result=\"ok\",source=\"coordinator\"}"), 1);
+  EXPECT_EQ(world.Metric("adapter_loads_total{result=\"ok\",source=\"disk\"}"), 1);
+  EXPECT_TRUE(group.fetched().empty());
+  EXPECT_TRUE(group.residents().empty());
   world.ExpectClean();
 }
 

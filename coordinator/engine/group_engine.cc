@@ -169,7 +169,7 @@ void GroupEngine::OnCompletion(Completion completion) {
   config_.metrics->Evicted(Tier::kDisk, /*pressure=*/false, evicted.retired_disk);
   // Large attach reports go on here.
   for (const TierChange& change : completion.tier_changes) {
-    if (change.present) DropIfNameless(change.adapter.digest);
+    if (change.present) NoteIfNameless(change.adapter.digest);
   }
   const auto step = std::find_if(steps_.begin(), steps_.end(),
                                  [&](const SentStep& s) { return s.id == completion.id; });
@@ -178,8 +178,10 @@ void GroupEngine::OnCompletion(Completion completion) {
     steps_.erase(step);
     step_since_ = config_.clock();
     StepDone(std::move(done), std::move(completion));
+    DropNameless();
   } else {
     OnAdapterEvent(adapters_.Completed(completion));
+    DropNameless();
     Pump();
     ReserveLoads();
     return;

@@ -138,7 +138,8 @@ class GroupEngine {
 
   // group_residency.cc: adapters and those who wait for them.
   absl::Status AdoptResidents();
-  void DropIfNameless(const Digest& digest);
+  void NoteIfNameless(const Digest& digest);
+  void DropNameless();
   absl::StatusOr<AdapterFootprint> FootprintOf(const AdapterContent& content) const;
   // Of what the group reports; nothing when the adapter would not be laid out so.
   std::optional<AdapterFootprint> FootprintOf(const ResidentAdapter& found) const;
@@ -225,7 +226,9 @@ class GroupEngine {
   Order last_order_ = 0;       // of the requests that came
   uint64_t next_command_ = 1;
   absl::Time last_sent_;
-  Digest last_followed_;  // by the last eager step sent
+  Digest last_followed_;       // by the last eager step sent
+  std::set<Digest> nameless_;  // on the nodes, and nobody's: to be dropped
+  size_t nameless_drops_ = 0;  // under way
   bool lost_ = false;
   bool draining_ = false;
   bool left_ = false;

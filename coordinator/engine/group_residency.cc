@@ -12,6 +12,8 @@ namespace rootstock {
 
 namespace {
 
+constexpr size_t kMostNamelessDrops = 16;
+
 uint32_t MostPages(const AdapterFootprint& footprint) {
   return std::max(footprint.pages, footprint.most_pages);
 }
@@ -37,16 +39,27 @@ absl::Status GroupEngine::AdoptResidents() {
     const std::optional<AdapterFootprint> footprint = FootprintOf(found);
     adapters_.Adopt(found, footprint.value_or(AdapterFootprint{
                                found.layout_id, static_cast<uint32_t>(found.pages.size())}));
-    const bool named = config_.find_digest(found.digest) && config_.has_name(found.digest);
-    if (!named || !footprint) adapters_.Discard(found.digest, /*all_tiers=*/!named);
+    const bool held = config_.find_digest(found.digest) != nullptr;
+    if (!held || !footprint) adapters_.Discard(found.digest, /*all_tiers=*/!held);
   }
-  for (const CachedAdapter& found : config_.report.cached) DropIfNameless(found.digest);
+  for (const CachedAdapter& found : config_.report.cached) NoteIfNameless(found.digest);
+  DropNameless();
   return absl::OkStatus();
 }
 
-// Its last name may have gone while the group was away.
-void GroupEngine::DropIfNameless(const Digest& digest) {
-  if (!config_.has_name(digest)) adapters_.Unload(digest, nullptr);
+// Its last name may have gone while the group was away. What a request holds leaves with that.
+void GroupEngine::NoteIfNameless(const Digest& digest) {
+  if (!config_.find_digest(digest)) nameless_.insert(digest);
+}
+
+// A few at a time: the group carries out each between two steps.
+void GroupEngine::DropNameless() {
+  while (!nameless_.empty() && nameless_drops_ < kMostNamelessDrops) {
+    const Digest digest = nameless_.extract(nameless_.begin()).value();
+    if (config_.find_digest(digest)) continue;  // it was registered again
+    ++nameless_drops_;
+    adapters_.Unload(digest, [this](const TierBytes&) { --nameless_drops_; });
+  }
 }
 
 std::optional<AdapterFootprint> GroupEngine::FootprintOf(const ResidentAdapter& found) const {

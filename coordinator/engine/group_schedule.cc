@@ -7,6 +7,9 @@ namespace rootstock {
 namespace {
 
 constexpr size_t kWaitingWindow = 128;
+// Of the sequences that may run at once, those that wait for a Load set aside at most one in so
+// many: a burst for one adapter leaves slots to who comes later and need not wait.
+constexpr uint32_t kBarredShare = 2;
 
 }  // namespace
 
@@ -50,14 +53,17 @@ SchedulerView GroupEngine::MakeView(const std::function<bool(const Sequence&)>& 
                             .barred = !may_run(*s)});
   }
   view_waiting_.clear();
+  uint32_t barred_left = std::max(1u, config_.limits.max_num_seqs / kBarredShare);
   const LiveRequest* first_of = nullptr;  // its first sample starts alone in this view
   for (auto it = ready_.begin(); it != ready_.end() && view_waiting_.size() < kWaitingWindow;) {
     Sequence* s = it->second;
     const LiveRequest& request = *s->request;
-    if (first_of == &request || !MayStart(*s)) {
+    const bool barred = !may_run(*s);
+    if (first_of == &request || !MayStart(*s) || (barred && barred_left == 0)) {
       ++it;
       continue;
     }
+    barred_left -= barred ? 1 : 0;
     if (request.shares_prompt() && request.prompt_pages.empty() &&
         request.resolved.prompt_tokens() > config_.report.geometry.page_tokens) {
       first_of = &request;
@@ -69,7 +75,7 @@ SchedulerView GroupEngine::MakeView(const std::function<bool(const Sequence&)>& 
                             .shared_pages = static_cast<uint32_t>(request.prompt_pages.size()),
                             .token_bytes = s->prompt_token_bytes(),
                             .solo = s->deaths >= 2,
-                            .barred = !may_run(*s)});
+                            .barred = barred});
     ++it;
   }
   return view;

@@ -51,7 +51,14 @@ void Router::RequestEnded(const LiveRequest& request) {
     if (it->second.before.erase(request.number.value) == 0) continue;
     if (it->second.before.empty()) ready.push_back(it);
   }
-  for (const auto it : ready) OrderUnload(it);
+  for (const auto it : ready) {
+    // Registered again meanwhile, though nobody has asked for it yet: it stays.
+    if (it->second.retired && has_name_(it->first)) {
+      FinishUnload(it);
+    } else {
+      OrderUnload(it);
+    }
+  }
 }
 
 // Nothing that was there before it is left: now the groups.

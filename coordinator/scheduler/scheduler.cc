@@ -103,10 +103,12 @@ class Planner {
     const uint32_t page_tokens = view_.limits.page_tokens;
     const uint32_t wanted = PagesFor(r.computed + chunk, page_tokens);
     const uint32_t need = wanted > r.pages ? wanted - r.pages : 0;
-    if (need > free()) MakeRoom(r.order, need, /*may_preempt=*/true);
+    // For a row that is not sent nobody's work is thrown away.
+    if (need > free()) MakeRoom(r.order, need, /*may_preempt=*/!r.barred);
     if (need > free()) {
-      // Pages of dropped adapters are on their way: the sequence sits this step out.
-      if (Claim(need)) return;
+      // Pages of dropped adapters are on their way: the sequence sits this step out. So does a
+      // barred one, for which what there is is set aside.
+      if (Claim(r.barred ? std::min(need, free() + coming_) : need)) return;
       // It is the youngest that holds pages (MakeRoom preempted all behind it): it makes way.
       if (r.preemptible && (i > 0 || OlderWaits(r.order))) Preempt(i);
       return;

@@ -297,6 +297,31 @@ TEST(Scheduler, ABarredOneKeepsItsPlaceInTheOrderOfPages) {
   EXPECT_THAT(Rows(Schedule(view)), ElementsAre(Row{false, 1, 2, 0}));
 }
 
+TEST(Scheduler, ABarredOnePreemptsNobody) {
+  SchedulerView view = View(0);
+  view.running = {Decoding(1, 5), Decoding(2, 6), Decoding(3, 6)};
+  view.running[0].barred = true;
+  Decision d = Schedule(view);
+  EXPECT_THAT(d.preempt, IsEmpty());
+  EXPECT_THAT(Rows(d), ElementsAre(Row{false, 1, 1, 0}, Row{false, 2, 1, 0}));
+  // What is free is its, and not its younger neighbours', though it wants more.
+  view.running[0] = Prefilling(1, 12, 0);
+  view.running[0].pages = 1;
+  view.running[0].barred = true;
+  view.running[1] = Decoding(2, 5);
+  view.free_pages = view.free_for_loads = 1;
+  d = Schedule(view);
+  EXPECT_THAT(d.preempt, ElementsAre(2));
+  EXPECT_THAT(Rows(d), ElementsAre(Row{false, 1, 1, 1}));
+  // Nor does it make way while younger ones hold pages.
+  view.running = {Decoding(1, 6), Decoding(2, 5), Decoding(3, 6)};
+  view.running[1].barred = true;
+  view.free_pages = view.free_for_loads = 0;
+  d = Schedule(view);
+  EXPECT_THAT(d.preempt, IsEmpty());
+  EXPECT_THAT(Rows(d), ElementsAre(Row{false, 0, 1, 0}, Row{false, 2, 1, 0}));
+}
+
 TEST(Scheduler, ABarredOneTakesNoTokensOfTheStepButASlot) {
   SchedulerView view = View(20);
   view.running = {Prefilling(1, 30, 8)};

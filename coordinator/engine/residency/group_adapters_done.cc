@@ -51,8 +51,10 @@ GroupAdapters::Event GroupAdapters::FetchDone(Entry& entry, const Completion& co
 GroupAdapters::Event GroupAdapters::LoadDone(Entry& entry, const absl::Status& outcome) {
   std::erase(followed_, entry.digest);
   const bool followed = entry.users > 0 || entry.last_step > completed_step_;
-  if (absl::IsNotFound(outcome) && !followed && !std::exchange(entry.refetched, true)) {
-    // The nodes evicted what the Prefetch had brought: that is nobody's fault.
+  // The nodes evicted what the Prefetch had brought, or there was none and what they have of it is
+  // spoilt: that is nobody's fault.
+  const bool lacked = absl::IsNotFound(outcome) || (entry.from_host && !outcome.ok());
+  if (lacked && !followed && !std::exchange(entry.refetched, true)) {
     Event event;
     event.kind = Event::kDelayed;
     event.digest = entry.digest;
