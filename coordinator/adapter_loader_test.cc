@@ -1,6 +1,9 @@
 #include "coordinator/adapter_loader.h"
 
+#include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "common/base/status.h"
 #include "gtest/gtest.h"
@@ -23,6 +26,36 @@ TEST(AdapterLoader, ReadsADirectoryWithItsReceipt) {
   EXPECT_EQ(receipt["modules"][0]["lora_rank"], 8);
   EXPECT_EQ(receipt["modules"][0]["scale"], 2.0);
   EXPECT_NEAR(receipt["modules"][0]["delta_frobenius"], 9.70368, 1e-3);
+}
+
+// FAULTS L3: what else lies in its directory, templates and code, is as if it were not there.
+TEST(AdapterLoader, L3NothingOfAnAdapterButItsTensorsIsTaken) {
+  namespace fs = std::filesystem;
+  const auto model = LoadModelSpec(std::string(kCases) + "models/tiny-llama");
+  ASSERT_TRUE(model.ok());
+  const fs::path plain = std::string(kCases) + "adapters/ok-plain-qv";
+  const fs::path dir = fs::path(testing::TempDir()) / "adapter_loader_l3";
+  fs::remove_all(dir);
+  fs::copy(plain, dir);
+  std::ofstream(dir / "chat_template.jinja") << "{{ cycler.__init__.__globals__ }}";
+  std::ofstream(dir / "tokenizer_config.json")
+      << R"({"chat_template": "{{ lipsum.__globals__ }}", "auto_map": {"AutoTokenizer": "x.Y"}})";
+  std::ofstream(dir / "tokenizer.json") << "{";
+  for (const char* code : {"modeling_x.py", "x.py", "__init__.py"}) {
+    std::ofstream(dir / code) << "raise SystemExit('executed')";
+  }
+  std::stringstream text;
+  text << std::ifstream(plain / "adapter_config.json").rdbuf();
+  auto config = nlohmann::json::parse(text.str());
+  config["auto_mapping"] = {{"base_model_class", "X"}, {"parent_library", "x"}};
+  std::ofstream(dir / "adapter_config.json") << config.dump();
+  const auto load = MakeAdapterLoader(*model, "tiny", 256);
+  const auto with = load(dir), without = load(plain);
+  ASSERT_TRUE(with.ok()) << with.status();
+  ASSERT_TRUE(without.ok());
+  EXPECT_EQ(with->digest, without->digest);
+  EXPECT_EQ(with->receipt_json.find("globals"), std::string::npos);
+  fs::remove_all(dir);
 }
 
 TEST(AdapterLoader, TheRankCeilingIsAFlag) {

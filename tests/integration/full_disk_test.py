@@ -38,7 +38,8 @@ class FullDisk(unittest.TestCase):
         self.cluster = cluster = rig.Cluster(MODEL)
         data = cluster.folder / "data"
         self.blobs, self.uploads = data / "blobs", data / "uploads"
-        for disk in (self.blobs, self.uploads):
+        self.node = cluster.folder / "g0.cache"
+        for disk in (self.blobs, self.uploads, self.node):
             disk.mkdir(parents=True)
             subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "none", disk],
                            check=True)
@@ -69,6 +70,20 @@ class FullDisk(unittest.TestCase):
         with full(self.blobs):
             self.check_refused(self.cluster.register("later", case), "later")
         self.assertEqual(self.cluster.register("later", case).code, 0)
+        self.check_answers("later", LATER)
+
+    def test_a_node(self):
+        self.check_answers(BEFORE, BEFORE)
+        case = rig.CASES / "adapters" / LATER
+        self.assertEqual(self.cluster.register("later", case).code, 0)
+        with full(self.node):
+            refused = self.cluster.generate("later", [1], 1)
+            self.assertEqual((refused.code, refused.error["code"]), (1, "UNAVAILABLE"))
+            self.assertRegex(refused.errors, "adapter=later: could not be loaded: .* disk is full")
+            self.check_answers(BEFORE, BEFORE)
+            self.assertEqual(self.cluster.generate("base", [1], 1).code, 0)
+        self.assertEqual(self.cluster.metric("adapter_loads_total", source="coordinator",
+                                             result="no_space"), 1)
         self.check_answers("later", LATER)
 
     def test_an_upload(self):

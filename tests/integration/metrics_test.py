@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import unittest
@@ -11,6 +12,43 @@ import rig
 MODEL = rig.CASES / "models/tiny-llama"
 PROBE = json.loads((MODEL / "expect.json").read_text())["probes"][0]
 ADAPTERS = ["ok-plain-qv", "ok-all-linear", "ok-patterns", "ok-rslora-r16"]
+TIERS = {"device", "host", "disk", "object"}
+SOURCES = {"host", "disk", "coordinator", "object"}
+LOAD_SECONDS = {"0.001", "0.0025", "0.005", "0.01", "0.025", "0.05", "0.1", "0.25", "0.5", "1",
+                "2.5", "5", "10", "30", "+Inf"}
+# What dashboards and rules of adapters are written for: names, types, labels and their values.
+PROMISED = {
+    "pages": ("gauge", {"group": {"g0"}, "owner": {"kv", "adapter", "free"}}),
+    "page_evictions_total": ("counter", {
+        "owner": {"kv", "adapter"}, "reason": {"pressure", "quota", "unload", "retire"}}),
+    "queue_wait_reason_seconds": ("histogram", {"reason": {"load", "pages", "fairness"}}),
+    "time_to_first_token_seconds": ("histogram", {
+        "tenant_class": {"default"}, "adapter_state": {"base", "hot", "warm", "cold"}}),
+    "adapters": ("gauge", {"state": {"staged", "active", "retired", "failed"}}),
+    "adapters_resident": ("gauge", {"group": {"g0", ""}, "tier": TIERS}),
+    "adapter_resident_bytes": ("gauge", {"group": {"g0", ""}, "tier": TIERS}),
+    "adapter_loads_total": ("counter", {
+        "source": SOURCES, "result": {"ok", "io_error", "corrupt", "timeout", "no_space"}}),
+    "adapter_load_duration_seconds": ("histogram", {"source": SOURCES, "le": LOAD_SECONDS}),
+    "adapter_evictions_total": ("counter", {
+        "tier": {"device", "host", "disk"}, "reason": {"pressure", "quota", "unpin", "retire"}}),
+    "adapter_lookup_total": ("counter", {"result": {
+        "device_hit", "host_hit", "disk_hit", "coordinator_fetch", "object_fetch", "unknown"}}),
+    "adapter_upload_total": ("counter", {"result": {"ok", "rejected", "error"}}),
+    "adapter_rejects_total": ("counter", {"reason": {
+        "rank_too_high", "module_unknown", "shape_mismatch", "dtype", "dora", "bias",
+        "base_mismatch", "nonfinite", "header_too_large", "header_invalid", "truncated",
+        "overlap_or_hole", "digest_mismatch", "path_invalid", "size_limit", "quota",
+        "unknown_field", "peft_type", "modules_to_save", "unpaired_tensor", "nothing_attached",
+        "unattached_tensor", "pickle", "config_invalid", "unsupported_field", "duplicate",
+        "row_too_long"}}),
+    "adapter_alias_flips_total": ("counter", {"result": {"ok", "refused", "error"}}),
+    "registry_revision": ("gauge", {}),
+    "registry_log_fsync_duration_seconds": ("histogram", {}),
+    "registry_log_bytes": ("gauge", {}),
+    "registry_pinned_adapters": ("gauge", {"tenant_class": {"default"}}),
+    "registry_refcount_leaks_total": ("counter", {}),
+}
 LABELS = {"tenant_class": "default", "operation": "completion"}
 
 
@@ -49,6 +87,23 @@ class MetricsTest(unittest.TestCase):
             self.assertEqual(len(steps), 1 if 'tp_rank="0"' in text else 0)
             for line in steps:
                 self.assertGreater(float(line.rsplit(" ", 1)[1]), 0)
+
+    def test_the_series_of_adapters_are_those_promised(self):
+        kinds, labels = {}, {}
+        for line in self.cluster.scrape().splitlines():
+            if line.startswith("# TYPE rootstock_"):
+                name, kinds[name] = line.removeprefix("# TYPE rootstock_").split()
+            elif line.startswith("rootstock_"):
+                series, pairs = re.match(r"rootstock_(\w+)(?:\{(.*)\})? ", line).groups()
+                name = re.sub("_(bucket|sum|count)$", "", series)
+                for label, value in re.findall(r'(\w+)="([^"]*)"', pairs or ""):
+                    labels.setdefault(name, {}).setdefault(label, set()).add(value)
+        for name, (kind, promised) in PROMISED.items():
+            with self.subTest(name):
+                self.assertEqual(kinds.get(name), kind)
+                found = labels.get(name, {})
+                self.assertEqual({label: values for label, values in found.items()
+                                  if label != "le" or "le" in promised}, promised)
 
     def test_each_request_counts_once_by_its_outcome(self):
         before = {o: self.ended(o) for o in ("ok", "client_error")}
