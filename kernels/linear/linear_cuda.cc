@@ -27,6 +27,9 @@ class LinearByShape : public Linear {
       return Refuse(args, "f32 weights give f32");
     }
     if (args.gated && !Gates(args)) return Refuse(args, "has no gated form");
+    if (args.shrink != nullptr && !args.gated && !Shrinks(args)) {
+      return Refuse(args, "does no shrink on the way");
+    }
     if (stream_ != nullptr && StreamLinear::Takes(args)) {
       const std::string error = stream_->Run(args, stream);
       return error.empty() ? "" : Refuse(args, error.c_str());
@@ -41,6 +44,10 @@ class LinearByShape : public Linear {
 
   bool Gates(const LinearArgs& args) const override {
     return args.m > 0 && stream_ != nullptr && StreamLinear::Gates(args);
+  }
+
+  bool Shrinks(const LinearArgs& args) const override {
+    return args.m > 0 && stream_ != nullptr && StreamLinear::Shrinks(args);
   }
 
   bool LetsIn(const LinearArgs& args) const override {

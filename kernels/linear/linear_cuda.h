@@ -5,8 +5,16 @@
 #include <string>
 
 #include "kernels/cuda/types.h"
+#include "kernels/lora/lora_cuda.h"
 
 namespace rootstock::kernels::cuda {
+
+// LoraShrink (lora_cuda.h) of a step's adapters, of the x of the product that does it on the way.
+struct LinearShrink {
+  LoraStep step;
+  LoraTargets targets;  // targets.in is k
+  LoraTargets expand;   // with `gated` what is added to out's halves before; else not used
+};
 
 // out [m, n] = x [m, k] · wᵀ + bias [n]; sums in f32. w [n, k] row-major.
 struct LinearArgs {
@@ -22,6 +30,7 @@ struct LinearArgs {
   // out [m, n / 2] = silu(a) · b, of what out would be: a its first half, b its second; asks for
   // Gates.
   bool gated = false;
+  const LinearShrink* shrink = nullptr;  // null: none; asks for Shrinks
   bool shares = false;  // leaves room and time for the kernel launched behind it; asks for LetsIn
 };
 
@@ -36,6 +45,8 @@ class Linear {
   virtual std::string Run(const LinearArgs& args, cudaStream_t stream) = 0;
   // Whether Run takes args with `gated`.
   virtual bool Gates(const LinearArgs& args) const = 0;
+  // Whether Run takes args with a `shrink`.
+  virtual bool Shrinks(const LinearArgs& args) const = 0;
   // Whether a dependent launch behind Run(args) may start while that runs, but never before the
   // kernels ahead of it have ended.
   virtual bool LetsIn(const LinearArgs& args) const = 0;

@@ -4,16 +4,15 @@
 #include <utility>
 
 #include "kernels/cuda/launch.h"
-#include "kernels/linear/stream_cuda.h"
 #include "kernels/linear/stream_kernel.cuh"
+#include "kernels/linear/stream_lora_cuda.h"
+#include "kernels/linear/stream_plan.h"
+#include "kernels/lora/lora_launch.h"
 
 namespace rootstock::kernels::cuda {
 namespace {
 
-constexpr int kSms = 132;  // the tiles' count aims at; any GPU computes the same tiles
-constexpr int kMaxTileRows = 248;
 constexpr int kMaxShared = 232448;  // bytes a block
-constexpr int kBarrierBytes = 4 * 8 * kMaxStages + 16;
 // For a kernel that shares: bytes of shared memory for two small blocks of it, and the bytes of w
 // and x that are still to be loaded when it may start, which is its time: the more the longer its
 // own loads may take beside these, but what it and the kernel behind it fetch must not leave the
@@ -24,11 +23,6 @@ constexpr int SharedAhead(int token_rows) { return token_rows < 64 ? 72 << 20 : 
 // kernels' loads, each of a chain, wait behind them: 200 KB a block are 6 µs of memory.
 constexpr int kSharedPace = 48 << 10;
 
-int CeilDiv(int a, int b) { return (a + b - 1) / b; }
-int RoundUp(int a, int unit) { return CeilDiv(a, unit) * unit; }
-int Boxes(int k) { return CeilDiv(k, kBoxK); }
-int TokenRows(int m) { return m <= 8 ? 8 : m <= 16 ? 16 : m <= 32 ? 32 : 64; }
-int MmaBlocks(int rows) { return rows <= 64 ? 1 : rows <= 128 ? 2 : 4; }
 bool OnSixteen(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 
 using Kernel = void (*)(const CUtensorMap, const CUtensorMap, const StreamParams);
@@ -58,78 +52,6 @@ Kernel Pick(int token_rows, int blocks, StreamForm form) {
   }
 }
 
-struct Launch {
-  StreamParams params;
-  int grid = 0;
-  int shared_bytes = 0;
-};
-
-int BoxesBytes(int rows, int boxes) { return boxes * rows * kBoxRowBytes; }
-
-// Where a tile has fewer rows than its instructions, they read on behind it (what they make of that
-// is not stored): that much must lie behind the ring of w.
-int OverRead(int rows, int behind) {
-  return BoxesBytes(std::max(0, MmaBlocks(rows) * kMmaRows - rows - behind), 1);
-}
-
-// Of RankParts.
-int PartsBytes(const StreamTile& tile, int token_rows) {
-  const int groups = CeilDiv(tile.rows / 8, tile.split);
-  return (tile.split - 1) * groups * 8 * token_rows * static_cast<int>(sizeof(float));
-}
-
-// Shared memory: ring of w | ring of x | over-read | sums, unless they lie over the ring | the
-// other ranks' sums | barriers.
-Launch Plan(const LinearArgs& a, StreamTile tile, StreamRing ring, int token_rows) {
-  Launch launch;
-  StreamParams& p = launch.params;
-  p.bias = a.bias;
-  p.out = a.out;
-  p.out_f32 = a.out_type == Type::kF32;
-  p.m = a.m;
-  p.n = a.n;
-  p.boxes = Boxes(a.k);
-  p.rows = tile.rows;
-  p.up_row = a.gated ? a.n / 2 : 0;
-  p.tiles = CeilDiv(a.n, tile.rows);
-  p.split = tile.split;
-  p.split_log = tile.split == 4 ? 2 : tile.split - 1;
-  launch.grid = tile.split == 1 ? std::min(p.tiles, kSms) : tile.split * p.tiles;
-
-  const int blocks = MmaBlocks(tile.rows);
-  const int sums = token_rows * kStagePitch * static_cast<int>(sizeof(float));
-  const bool over_ring = launch.grid == tile.split * p.tiles;
-  p.sums_blocks = over_ring ? blocks : 1;
-  const int parts = PartsBytes(tile, token_rows);
-  const int reserved = kBarrierBytes + parts + (over_ring ? 0 : sums);
-  const int own_boxes = CeilDiv(p.boxes, tile.split);
-  const auto x_stages = [&](int boxes) { return std::clamp(ring.x_boxes / boxes, 2, kMaxStages); };
-  const auto over_read = [&](int boxes) {
-    return OverRead(tile.rows, x_stages(boxes) * boxes * token_rows);
-  };
-  const auto w_stages = [&](int boxes) {
-    return (ring.max_bytes - reserved - over_read(boxes) -
-            BoxesBytes(token_rows, x_stages(boxes) * boxes)) /
-           BoxesBytes(tile.rows, boxes);
-  };
-  p.stage_boxes = std::min(ring.stage_boxes, own_boxes);
-  while (p.stage_boxes > 1 && w_stages(p.stage_boxes) < 2) --p.stage_boxes;
-  p.w_stages = std::min({w_stages(p.stage_boxes), ring.max_stages, kMaxStages});
-  p.x_stages = x_stages(p.stage_boxes);
-  p.pace = ring.pace;
-  p.pace_always = ring.pace_always;
-  p.trigger = ring.trigger + std::max(0, p.w_stages - p.x_stages);
-  const int ring_end = BoxesBytes(tile.rows, p.w_stages * p.stage_boxes) +
-                       BoxesBytes(token_rows, p.x_stages * p.stage_boxes) +
-                       over_read(p.stage_boxes);
-  p.sums_offset = over_ring ? 0 : RoundUp(ring_end, 16);
-  p.parts_offset =
-      RoundUp(over_ring ? std::max(ring_end, blocks * sums) : p.sums_offset + sums, 16);
-  p.barrier_offset = p.parts_offset + parts;
-  launch.shared_bytes = p.barrier_offset + kBarrierBytes;
-  return launch;
-}
-
 // A row-major bf16 matrix [rows, k] in boxes of 64 k and box_rows rows; what lies outside is 0.
 bool Encode(void* encode, const void* data, int rows, int k, int box_rows, CUtensorMap* map) {
   const cuuint64_t sizes[2] = {static_cast<cuuint64_t>(k), static_cast<cuuint64_t>(rows)};
@@ -143,36 +65,6 @@ bool Encode(void* encode, const void* data, int rows, int k, int box_rows, CUten
 }
 
 }  // namespace
-
-// One wave of blocks where n allows. A tile of few rows reads much of x beside its weights: then
-// blocks share k and have more rows. Clusters of 4 fit on fewer SMs.
-StreamTile StreamTile::For(int n, int k) {
-  const int rows = RoundUp(CeilDiv(n, kSms), 8);
-  if (rows < 32 && Boxes(k) >= 16) return {RoundUp(std::max(64, CeilDiv(n, 30)), 8), 4};
-  if (rows < 64 && Boxes(k) >= 16) return {RoundUp(CeilDiv(n, kSms / 2), 8), 2};
-  const int waves = CeilDiv(rows, kMaxTileRows);
-  return {RoundUp(CeilDiv(n, kSms * waves), 8), 1};
-}
-
-StreamTile StreamTile::ForGated(int n, int k) {
-  StreamTile tile = For(n, k);
-  tile.rows = std::min(RoundUp(tile.rows, 16), kMaxTileRows / 16 * 16);
-  return tile;
-}
-
-// While the ring is filled few bytes are under way, else the small kernel ahead waits for its own
-// behind them. x comes from the second cache, but slowly: it takes as much time as many weights.
-StreamRing StreamRing::For(StreamTile tile, int k, int token_rows) const {
-  constexpr int kPacedBytes = 56 << 10;
-  StreamRing ring = *this;
-  ring.stage_boxes = tile.rows <= 128 ? 2 : 1;
-  ring.x_boxes = token_rows < 32 ? 16 : tile.rows <= 128 ? 10 : 6;
-  if (k / tile.split <= 4096) {
-    ring.pace = CeilDiv(kPacedBytes, BoxesBytes(tile.rows, ring.stage_boxes));
-  }
-  if (token_rows < 64) ring.trigger = 6;
-  return ring;
-}
 
 std::unique_ptr<StreamLinear> StreamLinear::Create(std::string* error) {
   const auto failed = [&](cudaError_t what) {
@@ -211,8 +103,16 @@ std::unique_ptr<StreamLinear> StreamLinear::Create(std::string* error) {
       }
     }
   }
-  return std::unique_ptr<StreamLinear>(new StreamLinear(encode));
+  if (failed(PrepareLoraStreams(kMaxShared))) return nullptr;
+  unsigned* counts = nullptr;
+  if (failed(cudaMalloc(&counts, 2 * sizeof(unsigned))) ||
+      failed(cudaMemset(counts, 0, 2 * sizeof(unsigned)))) {
+    return nullptr;
+  }
+  return std::unique_ptr<StreamLinear>(new StreamLinear(encode, counts));
 }
+
+StreamLinear::~StreamLinear() { cudaFree(counts_); }
 
 bool StreamLinear::Takes(const LinearArgs& args) {
   return args.type == Type::kBF16 && args.m <= kMaxStreamRows && args.k % 8 == 0 &&
@@ -225,7 +125,12 @@ bool StreamLinear::Gates(const LinearArgs& args) {
   const StreamTile tile = StreamTile::ForGated(args.n, args.k);
   return Takes(args) && args.m > 8 && args.out_type == Type::kBF16 && args.bias == nullptr &&
          args.n % 16 == 0 && tile.split == 1 && MmaBlocks(tile.rows) == 4 &&
-         CeilDiv(args.n, tile.rows) <= kSms;
+         CeilDiv(args.n, tile.rows) <= kSms &&
+         (args.shrink == nullptr || StreamGatesLora(args, tile));
+}
+
+bool StreamLinear::Shrinks(const LinearArgs& args) {
+  return Takes(args) && !args.gated && StreamShrinks(args, StreamTile::For(args.n, args.k));
 }
 
 std::string StreamLinear::Run(const LinearArgs& args, cudaStream_t stream) const {
@@ -233,11 +138,13 @@ std::string StreamLinear::Run(const LinearArgs& args, cudaStream_t stream) const
       args.gated ? StreamTile::ForGated(args.n, args.k) : StreamTile::For(args.n, args.k);
   const int token_rows = TokenRows(args.m);
   StreamRing ring;
-  if (args.shares) ring.max_bytes -= kSharedRoom;
+  if (args.shares || (args.shrink != nullptr && !args.gated)) ring.max_bytes -= kSharedRoom;
   ring = ring.For(tile, args.k, token_rows);
   if (args.shares) {
     const int stage_bytes = kSms * BoxesBytes(tile.rows + token_rows, ring.stage_boxes);
     ring.trigger = 1 + SharedAhead(token_rows) / stage_bytes;
+  }
+  if (args.shares || args.shrink != nullptr) {
     ring.pace = CeilDiv(kSharedPace, BoxesBytes(tile.rows, ring.stage_boxes));
     ring.pace_always = true;
   }
@@ -253,11 +160,14 @@ std::string StreamLinear::Run(const LinearArgs& args, StreamTile tile, StreamRin
       !Encode(encode_, args.x, args.m, args.k, token_rows, &x)) {
     return "no tensor map for this shape";
   }
-  const Launch launch = Plan(args, tile, ring, token_rows);
-  const bool whole = tile.split == 1 && launch.grid == launch.params.tiles;
-  const StreamForm form = args.gated ? StreamForm::kGated
-                          : whole    ? StreamForm::kWhole
-                                     : StreamForm::kAny;
+  const StreamLaunch launch = PlanStream(args, tile, ring, token_rows);
+  if (args.shrink != nullptr) {
+    const cudaError_t error = LaunchLoraStream(args, tile, launch, w, x, counts_, stream);
+    return error == cudaSuccess ? "" : cudaGetErrorString(error);
+  }
+  const StreamForm form = args.gated     ? StreamForm::kGated
+                          : launch.whole ? StreamForm::kWhole
+                                         : StreamForm::kAny;
   const cudaError_t error = LaunchDependent(
       Pick(token_rows, MmaBlocks(tile.rows), form), dim3(launch.grid), dim3(kStreamThreads),
       launch.shared_bytes, stream, tile.split, w, x, launch.params);

@@ -38,11 +38,15 @@ class StreamLinear {
  public:
   // Null and no error before sm_90: the kernel is not for that GPU.
   static std::unique_ptr<StreamLinear> Create(std::string* error);
+  ~StreamLinear();
 
   // bf16, m ≤ kMaxStreamRows, rows of x and w on 16 bytes.
   static bool Takes(const LinearArgs& args);
   // Whether it can run them with `gated`.
   static bool Gates(const LinearArgs& args);
+
+  // Whether it can run them with `shrink`.
+  static bool Shrinks(const LinearArgs& args);
 
   // Takes(args) must hold. A dependent launch (kernels/cuda/pdl.cuh): weights are read before the
   // kernel ahead of it has ended. Empty, or the error.
@@ -51,9 +55,10 @@ class StreamLinear {
                   cudaStream_t stream) const;
 
  private:
-  explicit StreamLinear(void* encode) : encode_(encode) {}
+  StreamLinear(void* encode, unsigned* counts) : encode_(encode), counts_(counts) {}
 
-  void* encode_;  // the driver's cuTensorMapEncodeTiled
+  void* encode_;      // the driver's cuTensorMapEncodeTiled
+  unsigned* counts_;  // of StreamShrink, on the device
 };
 
 }  // namespace rootstock::kernels::cuda

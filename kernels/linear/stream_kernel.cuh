@@ -144,6 +144,15 @@ __device__ __forceinline__ void InitRing(uint32_t full, uint32_t empty, int stag
 // Barrier of the multiplying warps alone.
 __device__ __forceinline__ void SyncMultiplying() { asm volatile("bar.sync 1, 128;" ::: "memory"); }
 
+// Between the warps that expand and those that multiply.
+constexpr int kDeltaThreads = 256;  // both
+__device__ __forceinline__ void GiveDeltas() {
+  asm volatile("bar.arrive 4, %0;" ::"n"(kDeltaThreads) : "memory");
+}
+__device__ __forceinline__ void TakeDeltas() {
+  asm volatile("bar.sync 4, %0;" ::"n"(kDeltaThreads) : "memory");
+}
+
 // Sums of rows [own_row, own_end) of a tile to out, as many instructions' at a time as have room.
 template <int N, int MB>
 __device__ __forceinline__ void Finish(const StreamParams& p, const float (&sums)[MB][N / 2],
@@ -222,7 +231,12 @@ __device__ void StreamMultiply(const StreamParams& p, const StreamRings& rings, 
       for (int b = 0; b < MB; ++b) PutSums<N>(sums[b], room + b * N * kStagePitch);
       SyncMultiplying();
       if constexpr (kForm == StreamForm::kGated) {
-        StoreGated<N>(p, room, tile);
+        StoreGated<N, false>(p, room, tile, nullptr);
+      } else if constexpr (kForm == StreamForm::kGatedLora) {
+        TakeDeltas();
+        StoreGated<N, true>(
+            p, room, tile,
+            room + (p.delta_offset - p.sums_offset) / static_cast<int>(sizeof(float)));
       } else {
         StoreRows<N>(p, room, tile, 0, 0, p.rows);
       }
@@ -230,27 +244,13 @@ __device__ void StreamMultiply(const StreamParams& p, const StreamRings& rings, 
   }
 }
 
-// Grid: split · tiles blocks, or fewer that walk the tiles; block: kStreamThreads; clusters of
-// `split`. Only on sm_90a.
-template <int N, int MB, StreamForm kForm>
-__global__ void __launch_bounds__(kStreamThreads, 1)
-    StreamKernel(const __grid_constant__ CUtensorMap w, const __grid_constant__ CUtensorMap x,
-                 const __grid_constant__ StreamParams p) {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  extern __shared__ __align__(1024) char shared[];
-  const StreamRings rings(p, SharedAddress(shared));
-  float* room = reinterpret_cast<float*>(shared + p.sums_offset);
-  // Uniform in the eyes of the compiler, which else serializes the products.
-  const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
-  if (warp < 4) {
-    SyncStart();
-    if (p.split > 1) ClusterArrive();
-    StreamMultiply<N, MB, kForm>(p, rings, room);
-    return;
-  }
-  // The copying warps need no barrier but their own.
+// The copying warps, 4 for w and 5 for x. They need no barrier but their own.
+template <int N>
+__device__ __forceinline__ void StreamCopy(const CUtensorMap* w, const CUtensorMap* x,
+                                           const StreamParams& p, const StreamRings& rings,
+                                           int warp) {
   if (threadIdx.x % 32 == 0) {
-    PrefetchMap(warp == 4 ? &w : &x);
+    PrefetchMap(warp == 4 ? w : x);
     if (warp == 4) {
       InitRing(rings.w_full, rings.w_empty, p.w_stages);
     } else {
@@ -265,10 +265,30 @@ __global__ void __launch_bounds__(kStreamThreads, 1)
   if (p.split > 1) ClusterArrive();
   if (threadIdx.x % 32 == 0) {
     if (warp == 4) {
-      LoadWeights(&w, p, rings);
+      LoadWeights(w, p, rings);
     } else {
-      LoadTokens<N>(&x, p, rings);
+      LoadTokens<N>(x, p, rings);
     }
+  }
+}
+
+// Grid: split · tiles blocks, or fewer that walk the tiles; block: kStreamThreads; clusters of
+// `split`. Only on sm_90a.
+template <int N, int MB, StreamForm kForm>
+__global__ void __launch_bounds__(kStreamThreads, 1)
+    StreamKernel(const __grid_constant__ CUtensorMap w, const __grid_constant__ CUtensorMap x,
+                 const __grid_constant__ StreamParams p) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  extern __shared__ __align__(1024) char shared[];
+  // Uniform in the eyes of the compiler, which else serializes the products.
+  const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
+  const StreamRings rings(p, SharedAddress(shared));
+  if (warp < 4) {
+    SyncStart();
+    if (p.split > 1) ClusterArrive();
+    StreamMultiply<N, MB, kForm>(p, rings, reinterpret_cast<float*>(shared + p.sums_offset));
+  } else {
+    StreamCopy<N>(&w, &x, p, rings, warp);
   }
 #endif
 }

@@ -9,8 +9,9 @@
 
 namespace rootstock::kernels::cuda {
 
-constexpr int kStreamThreads = 192;  // four multiplying warps, one that copies w, one for x
-constexpr int kBoxK = 64;            // of a box: 128 bytes, the swizzle's span
+constexpr int kStreamThreads = 192;        // four multiplying warps, one that copies w, one for x
+constexpr int kShrinkStreamThreads = 384;  // and, from thread 256 on, four that shrink
+constexpr int kBoxK = 64;                  // of a box: 128 bytes, the swizzle's span
 constexpr int kBoxRowBytes = 128;
 constexpr int kMmaRows = 64;
 constexpr int kMaxStages = 16;
@@ -18,8 +19,9 @@ constexpr int kMaxSplit = 4;
 constexpr int kStagePitch = kMmaRows + 4;  // floats; free of bank conflicts
 
 // kAny: all. kWhole: of split 1 and a tile a block; its registers leave room for another kernel's
-// beside a wide tile. kGated: likewise, and silu(gate) · up is stored.
-enum class StreamForm : uint8_t { kAny, kWhole, kGated };
+// beside a wide tile. kGated: likewise, and silu(gate) · up is stored. kGatedLora:
+// of what LoRA makes of gate and up.
+enum class StreamForm : uint8_t { kAny, kWhole, kGated, kGatedLora };
 
 struct StreamParams {
   const float* bias = nullptr;  // [n]; null: none
@@ -43,6 +45,8 @@ struct StreamParams {
   int sums_offset = 0;  // of the sums in shared memory: over the ring where it is not used any more
   int sums_blocks = 0;  // MB, or 1: the sums of how many instructions have room at once
   int barrier_offset = 0;
+  int shrink_offset = 0;  // of the shrink's sums in shared memory
+  int delta_offset = 0;   // of what LoRA adds to a gated tile (DeltaPitch)
 };
 
 // Sums of instruction `block` of the tile to shared memory: [N][kStagePitch] floats, row by row.
@@ -229,16 +233,23 @@ __device__ __forceinline__ void StoreRows(const StreamParams& p, const float* su
 }
 
 // As the kernel of silu · mul has it, of sums that went through bf16: the same bits.
-__device__ __forceinline__ uint32_t GatePair(float2 gate, float2 up) {
+__device__ __forceinline__ uint32_t GatePair(float2 gate, float2 up, float2 gate_delta,
+                                             float2 up_delta) {
   gate = UnpackBf16(PackBf16(gate.x, gate.y));
   up = UnpackBf16(PackBf16(up.x, up.y));
-  return PackBf16(SiluMulOne(gate.x, up.x), SiluMulOne(gate.y, up.y));
+  return PackBf16(SiluMulOne(gate.x + gate_delta.x, up.x + up_delta.x),
+                  SiluMulOne(gate.y + gate_delta.y, up.y + up_delta.y));
 }
+
+// Floats from a token's deltas at the gate to those at up, and half of those to the next token.
+__host__ __device__ constexpr int DeltaPitch(int half) { return half + 4; }
 
 // The first half of a tile's rows are of the gate, the second the same rows of up (at p.up_row):
 // out [m, n / 2] = silu(gate) · up in bf16. All sums are in shared memory; n a multiple of 16.
-template <int N>
-__device__ __forceinline__ void StoreGated(const StreamParams& p, const float* sums, int tile) {
+// delta: what LoRA adds, [m][2][DeltaPitch], if kDelta.
+template <int N, bool kDelta>
+__device__ __forceinline__ void StoreGated(const StreamParams& p, const float* sums, int tile,
+                                           const float* delta) {
   constexpr int kBatch = N >= 32 ? 2 : 1;  // tokens a thread has under way
   const int half = p.rows / 2;
   const int lanes_log = half <= 64 ? 3 : 4;
@@ -262,11 +273,24 @@ __device__ __forceinline__ void StoreGated(const StreamParams& p, const float* s
 #pragma unroll
     for (int j = 0; j < kBatch; ++j) {
       if (token + j * step >= p.m) continue;
+      float4 dg[2] = {}, du[2] = {};
+      if (kDelta) {
+        const float* of = delta + (token + j * step) * 2 * DeltaPitch(half) + row;
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          dg[i] = reinterpret_cast<const float4*>(of)[i];
+          du[i] = reinterpret_cast<const float4*>(of + DeltaPitch(half))[i];
+        }
+      }
       uint4 x;
-      x.x = GatePair({g[j][0].x, g[j][0].y}, {u[j][0].x, u[j][0].y});
-      x.y = GatePair({g[j][0].z, g[j][0].w}, {u[j][0].z, u[j][0].w});
-      x.z = GatePair({g[j][1].x, g[j][1].y}, {u[j][1].x, u[j][1].y});
-      x.w = GatePair({g[j][1].z, g[j][1].w}, {u[j][1].z, u[j][1].w});
+      x.x = GatePair({g[j][0].x, g[j][0].y}, {u[j][0].x, u[j][0].y}, {dg[0].x, dg[0].y},
+                     {du[0].x, du[0].y});
+      x.y = GatePair({g[j][0].z, g[j][0].w}, {u[j][0].z, u[j][0].w}, {dg[0].z, dg[0].w},
+                     {du[0].z, du[0].w});
+      x.z = GatePair({g[j][1].x, g[j][1].y}, {u[j][1].x, u[j][1].y}, {dg[1].x, dg[1].y},
+                     {du[1].x, du[1].y});
+      x.w = GatePair({g[j][1].z, g[j][1].w}, {u[j][1].z, u[j][1].w}, {dg[1].z, dg[1].w},
+                     {du[1].z, du[1].w});
       *reinterpret_cast<uint4*>(out + static_cast<size_t>(token + j * step) * p.up_row) = x;
     }
   }

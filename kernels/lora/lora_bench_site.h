@@ -65,12 +65,22 @@ class BenchSite {
   }
 
   std::string Gemm(int layer, cudaStream_t stream) { return linear_->Run(Args(layer), stream); }
-  // The site with LoRA, its shrink behind the GEMM if that lets it in, else before it; without if
-  // targets.count is 0.
+  // The site with LoRA as a step runs it; without if targets.count is 0.
   void Run(int layer, const LoraStep& step, const LoraTargets& targets, cudaStream_t stream) {
     LinearArgs args = Args(layer);
-    args.shares = targets.count > 0 && linear_->LetsIn(args);
-    if (!args.shares) LoraShrink(step, targets, x_->get(), tokens_, stream);
+    const LinearShrink shrink{step, targets, targets};
+    args.shrink = targets.count > 0 ? &shrink : nullptr;
+    if (kind_ == SiteKind::kGateUp && linear_->Gates(args)) {
+      args.gated = true;
+      args.out = out_->get();
+      linear_->Run(args, stream);
+      return;
+    }
+    if (args.shrink != nullptr && !linear_->Shrinks(args)) {
+      args.shrink = nullptr;
+      args.shares = linear_->LetsIn(args);
+      if (!args.shares) LoraShrink(step, targets, x_->get(), tokens_, stream);
+    }
     linear_->Run(args, stream);
     if (args.shares) LoraShrink(step, targets, x_->get(), tokens_, stream, /*x_ready=*/true);
     Consume(step, targets, stream);

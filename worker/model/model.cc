@@ -198,9 +198,7 @@ absl::Status Model::RunMlp(int layer, LoraDelta& output) {
   void* product = narrow_.data();
   const LoraTarget inputs[] = {{Module::kGate, 0, ffn}, {Module::kUp, ffn, ffn}};
   const LoraDelta lora = parts_.ops->LoraShrink(layer, inputs, spec_.hidden_size, hidden_.data());
-  if (lora.num_targets == 0) {
-    parts_.ops->LinearSiluMul(hidden_.data(), w.gate_up, ffn, gate_up, product);
-  } else {
+  if (!parts_.ops->LinearSiluMul(hidden_.data(), w.gate_up, lora, ffn, gate_up, product)) {
     parts_.ops->Linear(hidden_.data(), w.gate_up, nullptr, gate_up);
     RETURN_IF_ERROR(CompleteShrink(lora));
     parts_.ops->SiluMul(gate_up, lora, ffn, product);

@@ -193,6 +193,12 @@ void CudaOps::MatMul(const void* x, int m, const Matrix& w, const float* bias, D
                                         DTypeName(compute_type_)));
   }
   cuda::LinearArgs args = ArgsOf(x, m, w, bias, out_type, out);
+  if (shrink.has_value() && linear_->Shrinks(args)) {
+    const cuda::LinearShrink beside{lora_, shrink->targets, {}};
+    args.shrink = &beside;
+    ++stats_.lora_shrink.segments;
+    return Check("linear", linear_->Run(args, device_.stream()));
+  }
   args.shares = shrink.has_value() && linear_->LetsIn(args);
   if (shrink && !args.shares) RunShrink(*shrink, /*x_ready=*/false);
   Check("linear", linear_->Run(args, device_.stream()));
@@ -256,13 +262,24 @@ void CudaOps::SiluMul(void* gate_up, const LoraDelta& lora, int n, void* out) {
   cuda::SiluMul(args, lora_, TargetsOf(lora, LoraView::kExpand), device_.stream());
 }
 
-void CudaOps::LinearSiluMul(const void* x, const Matrix& w, int n, void* gate_up, void* out) {
+bool CudaOps::LinearSiluMul(const void* x, const Matrix& w, const LoraDelta& lora, int n,
+                            void* gate_up, void* out) {
   cuda::LinearArgs args = ArgsOf(x, sizes_.tokens, w, nullptr, compute_type_, out);
-  if (w.dtype == compute_type_ && w.rows == 2 * n && linear_->Gates(args)) {
-    args.gated = true;
-    return Check("linear", linear_->Run(args, device_.stream()));
+  args.gated = true;
+  cuda::LinearShrink shrink{lora_};
+  if (lora.num_targets != 0) {
+    shrink.targets = TargetsOf(lora, LoraView::kShrink);
+    shrink.expand = TargetsOf(lora, LoraView::kExpand);
+    args.shrink = &shrink;
   }
-  Ops::LinearSiluMul(x, w, n, gate_up, out);
+  const bool whole = lora.num_targets == 0 || sizes_.exchange == 0;
+  if (!whole || w.dtype != compute_type_ || w.rows != 2 * n || !linear_->Gates(args)) {
+    return Ops::LinearSiluMul(x, w, lora, n, gate_up, out);
+  }
+  if (shrink_.has_value()) ++stats_.lora_shrink.segments;
+  shrink_ = std::nullopt;
+  Check("linear", linear_->Run(args, device_.stream()));
+  return true;
 }
 
 }  // namespace rootstock

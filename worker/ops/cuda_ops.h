@@ -47,7 +47,8 @@ class CudaOps : public Ops {
                    const LoraDelta& lora, void* qkv) override;
   void Attention(int layer, const AttentionShape& shape, const void* qkv, void* out) override;
   void SiluMul(void* gate_up, const LoraDelta& lora, int n, void* out) override;
-  void LinearSiluMul(const void* x, const Matrix& w, int n, void* gate_up, void* out) override;
+  bool LinearSiluMul(const void* x, const Matrix& w, const LoraDelta& lora, int n, void* gate_up,
+                     void* out) override;
   LoraDelta LoraShrink(int layer, std::span<const LoraTarget> targets, int in,
                        const void* x) override;
   LoraExchange LoraPack(const LoraDelta& lora) override;
@@ -84,8 +85,8 @@ class CudaOps : public Ops {
   const Graph* FindGraph(const StepSizes& exact) const;
   // Points the operators at a step of these sizes.
   absl::Status Enter(const StepSizes& sizes, int max_q_len);
-  // With the shrink that waits for it: behind a GEMM that lets it in, so that it costs no more than
-  // its bytes, else before the GEMM.
+  // With the shrink that waits for it: in the GEMM, behind one that lets it in, so that it costs no
+  // more than its bytes, or else before it.
   void MatMul(const void* x, int m, const Matrix& w, const float* bias, DType out_type, void* out);
   kernels::cuda::LinearArgs ArgsOf(const void* x, int m, const Matrix& w, const float* bias,
                                    DType out_type, void* out) const;

@@ -233,11 +233,14 @@ class Ops {
 
   // out [tokens, n] = silu(gate) · up, gate | up = gate_up [tokens, 2 · n] + lora.
   virtual void SiluMul(void* gate_up, const LoraDelta& lora, int n, void* out) = 0;
-  // Linear and SiluMul where nothing comes between: gate_up [tokens, 2 · n] is room for w's
-  // outputs.
-  virtual void LinearSiluMul(const void* x, const Matrix& w, int n, void* gate_up, void* out) {
+  // Linear and SiluMul in one, of x's LoraShrink `lora`; gate_up [tokens, 2 · n] is room for w's
+  // outputs. False, and nothing was done, where something may have to come between (LoraPack).
+  virtual bool LinearSiluMul(const void* x, const Matrix& w, const LoraDelta& lora, int n,
+                             void* gate_up, void* out) {
+    if (lora.num_targets != 0) return false;
     Linear(x, w, nullptr, gate_up);
-    SiluMul(gate_up, {}, n, out);
+    SiluMul(gate_up, lora, n, out);
+    return true;
   }
 
   // v = x [tokens, in] · Aᵀ for each group and target, valid until the next LoraShrink. Called

@@ -1,0 +1,137 @@
+#include "kernels/cuda/launch.h"
+#include "kernels/linear/stream_kernel.cuh"
+#include "kernels/linear/stream_lora.cuh"
+#include "kernels/linear/stream_lora_cuda.h"
+#include "kernels/lora/lora_launch.h"
+
+namespace rootstock::kernels::cuda {
+namespace {
+
+// StreamKernel with LoRA's shrink of x beside it, whose first rows of A are read before the kernel
+// ahead has ended. Block: kShrinkStreamThreads.
+template <int N, int MB, StreamForm kForm>
+__global__ void __launch_bounds__(kShrinkStreamThreads, 2)
+    StreamShrinkKernel(const __grid_constant__ CUtensorMap w, const __grid_constant__ CUtensorMap x,
+                       const __grid_constant__ StreamParams p,
+                       const __grid_constant__ StreamShrink shrink) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  extern __shared__ __align__(1024) char shared[];
+  const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
+  const StreamRings rings(p, SharedAddress(shared));
+  // Registers: 80 a thread, of which the copying warps give the shrinking ones theirs.
+  if (warp >= 8) {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 152;");
+    if (p.split > 1) ClusterArrive();
+    ShrinkItems(shrink.step, shrink.targets, shrink.x, shrink.splits, /*x_ready=*/false,
+                *reinterpret_cast<DecodeSums*>(shared + p.shrink_offset));
+  } else if (warp >= 4) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+    if (warp < 6) StreamCopy<N>(&w, &x, p, rings, warp);
+  } else {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 64;");
+    SyncStart();
+    if (p.split > 1) ClusterArrive();
+    StreamMultiply<N, MB, kForm>(p, rings, reinterpret_cast<float*>(shared + p.sums_offset));
+  }
+#endif
+}
+
+// Likewise, with silu(gate) · up of what the adapters make of gate and up: the four warps expand
+// too, while weights stream.
+template <int N>
+__global__ void __launch_bounds__(kShrinkStreamThreads, 1)
+    StreamGatedLoraKernel(const __grid_constant__ CUtensorMap w,
+                          const __grid_constant__ CUtensorMap x,
+                          const __grid_constant__ StreamParams p,
+                          const __grid_constant__ StreamShrink lora) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  extern __shared__ __align__(1024) char shared[];
+  const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
+  const StreamRings rings(p, SharedAddress(shared));
+  if (warp >= 8) {
+    ShrinkItems(lora.step, lora.targets, lora.x, lora.splits, /*x_ready=*/false,
+                *reinterpret_cast<DecodeSums*>(shared + p.shrink_offset));
+    ShrinkArrive(lora);
+    ExpandGated(p, lora, reinterpret_cast<float*>(shared + p.delta_offset));
+    GiveDeltas();
+    ShrinkLeave(lora);
+  } else if (warp >= 4) {
+    if (warp < 6) StreamCopy<N>(&w, &x, p, rings, warp);
+  } else {
+    SyncStart();
+    StreamMultiply<N, 4, StreamForm::kGatedLora>(p, rings,
+                                                 reinterpret_cast<float*>(shared + p.sums_offset));
+  }
+#endif
+}
+
+using LoraKernel = void (*)(const CUtensorMap, const CUtensorMap, const StreamParams,
+                            const StreamShrink);
+
+// Of those whose registers leave room.
+template <int N>
+LoraKernel PickShrinkForm(int blocks, bool whole) {
+  if (blocks == 1) return StreamShrinkKernel<N, 1, StreamForm::kAny>;
+  if (blocks == 2) return StreamShrinkKernel<N, 2, StreamForm::kAny>;
+  return whole ? StreamShrinkKernel<N, 4, StreamForm::kWhole> : nullptr;
+}
+
+LoraKernel PickShrink(int token_rows, int blocks, bool whole) {
+  if (token_rows == 8) return PickShrinkForm<8>(blocks, whole);
+  return token_rows == 16 ? PickShrinkForm<16>(blocks, whole) : nullptr;
+}
+
+LoraKernel PickGated(int token_rows) {
+  if (token_rows == 16) return StreamGatedLoraKernel<16>;
+  if (token_rows == 32) return StreamGatedLoraKernel<32>;
+  return token_rows == 64 ? StreamGatedLoraKernel<64> : nullptr;
+}
+
+}  // namespace
+
+cudaError_t PrepareLoraStreams(int shared_bytes) {
+  for (const int token_rows : {8, 16, 32, 64}) {
+    for (const LoraKernel kernel :
+         {PickShrink(token_rows, 1, false), PickShrink(token_rows, 2, false),
+          PickShrink(token_rows, 4, true), PickGated(token_rows)}) {
+      if (kernel == nullptr) continue;
+      const cudaError_t error =
+          cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+      if (error != cudaSuccess) return error;
+    }
+  }
+  return cudaSuccess;
+}
+
+bool StreamShrinks(const LinearArgs& args, StreamTile tile) {
+  const bool whole = tile.split == 1 && CeilDiv(args.n, tile.rows) <= kSms;
+  return PickShrink(TokenRows(args.m), MmaBlocks(tile.rows), whole) != nullptr;
+}
+
+bool StreamGatesLora(const LinearArgs& args, StreamTile tile) {
+  const LinearShrink& lora = *args.shrink;
+  return PickGated(TokenRows(args.m)) != nullptr && lora.step.max_tiles <= kMostGatedTiles &&
+         args.n / 2 % 64 == 0 && AlignedTargets(lora.expand, 64) &&
+         CeilDiv(args.n, tile.rows) <= NumSms();
+}
+
+cudaError_t LaunchLoraStream(const LinearArgs& args, StreamTile tile, const StreamLaunch& launch,
+                             const CUtensorMap& w, const CUtensorMap& x, unsigned* counts,
+                             cudaStream_t stream) {
+  const int token_rows = TokenRows(args.m);
+  const LoraKernel kernel = args.gated ? PickGated(token_rows)
+                                       : PickShrink(token_rows, MmaBlocks(tile.rows), launch.whole);
+  if (kernel == nullptr) return cudaErrorInvalidConfiguration;
+  StreamShrink shrink;
+  shrink.step = args.shrink->step;
+  shrink.targets = args.shrink->targets;
+  shrink.expand = args.shrink->expand;
+  shrink.x = static_cast<const __nv_bfloat16*>(args.x);
+  shrink.splits = LoraSplits(args.m, args.k);
+  shrink.arrived = counts;
+  shrink.left = counts + 1;
+  return LaunchDependent(kernel, dim3(launch.grid), dim3(kShrinkStreamThreads), launch.shared_bytes,
+                         stream, tile.split, w, x, launch.params, shrink);
+}
+
+}  // namespace rootstock::kernels::cuda

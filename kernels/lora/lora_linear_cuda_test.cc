@@ -1,0 +1,177 @@
+// The weight-streaming products that shrink, and expand, on the way.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <tuple>
+
+#include "kernels/activation/activation_cuda.h"
+#include "kernels/linear/linear_cuda.h"
+#include "kernels/lora/lora_case.h"
+
+namespace rootstock::kernels::cuda {
+namespace {
+
+// A matrix product with adapters. *One thread.*
+class Product {
+ public:
+  Product(int m, int n, int k, int targets, Mix mix)
+      : case_(Type::kBF16, m, Targets(n, k, targets)),
+        w_(Encode(Type::kBF16, Scaled(RandomFloats(size_t{1} * n * k, 3), k))),
+        x_(Encode(Type::kBF16, RandomFloats(size_t{1} * m * k, 4))),
+        out_(std::vector<std::byte>(size_t{2} * m * n)) {
+    AddMix(mix, &case_);
+    case_.Build();
+    args_.x = x_.get();
+    args_.m = m;
+    args_.w = w_.get();
+    args_.n = n;
+    args_.k = k;
+    args_.out = out_.get();
+    shrink_ = {case_.step(), case_.targets(), case_.targets()};
+  }
+
+  LinearArgs args() const { return args_; }
+  LinearArgs Shrinking() const {
+    LinearArgs args = args_;
+    args.shrink = &shrink_;
+    return args;
+  }
+  const LoraCase& adapters() const { return case_; }
+  void Poison() {
+    cudaMemset(out_.get(), 0xff, out_.size());
+    cudaMemset(case_.step().v, 0xff, case_.step().v_floats * sizeof(float));
+  }
+  std::vector<std::byte> X() const { return x_.Get(); }
+  std::vector<std::byte> Out() const { return out_.Get(); }
+  std::vector<uint32_t> V() const {
+    std::vector<uint32_t> v(case_.step().v_floats);
+    EXPECT_EQ(cudaSuccess, cudaMemcpy(v.data(), case_.step().v, 4 * v.size(), cudaMemcpyDefault));
+    return v;
+  }
+
+ private:
+  static LoraTargets Targets(int n, int k, int count) {
+    LoraTargets targets{1, count};
+    targets.in = k;
+    for (int i = 0; i < count; ++i) {
+      targets.module[i] = i + 4;
+      targets.column[i] = i * (n / count);
+      targets.features[i] = n / count;
+    }
+    return targets;
+  }
+  static std::vector<float> Scaled(std::vector<float> w, int k) {
+    for (float& x : w) x /= std::sqrt(static_cast<float>(k));
+    return w;
+  }
+
+  LoraCase case_;
+  DeviceArray<std::byte> w_, x_, out_;
+  LinearArgs args_;
+  LinearShrink shrink_;
+};
+
+class LoraLinearCudaTest : public testing::TestWithParam<std::tuple<int, Mix>> {
+ protected:
+  void SetUp() override {
+    std::string error;
+    linear_ = MakeLinear(&error);
+    ASSERT_NE(linear_, nullptr) << error;
+  }
+  std::unique_ptr<Linear> linear_;
+};
+
+struct Shape {
+  int n, k, targets;
+};
+
+// Tiles of one, two and four instructions, one block and two for a tile, tails of k.
+TEST_P(LoraLinearCudaTest, ShrinksOnTheWayWithTheSameBits) {
+  const auto [m, mix] = GetParam();
+  for (const auto& [n, k, targets] :
+       {Shape{4096, 4104, 1}, Shape{6144, 2056, 3}, Shape{28672, 520, 2}}) {
+    if (m > 16 && n > 4096) continue;
+    SCOPED_TRACE(testing::Message() << "n " << n << " k " << k);
+    Product product(m, n, k, targets, mix);
+    const LinearArgs shrinking = product.Shrinking();
+    EXPECT_EQ(linear_->Shrinks(shrinking), m <= 16);
+    if (m > 16) continue;
+    product.Poison();
+    ASSERT_EQ(linear_->Run(product.args(), nullptr), "");
+    LoraShrink(product.adapters().step(), product.adapters().targets(), product.args().x, m,
+               nullptr);
+    const std::vector<std::byte> out = product.Out();
+    const std::vector<uint32_t> v = product.V();
+    for (int i = 0; i < 2; ++i) {
+      product.Poison();
+      ASSERT_EQ(linear_->Run(shrinking, nullptr), "");
+      ASSERT_EQ(cudaSuccess, cudaDeviceSynchronize());
+      EXPECT_EQ(product.Out(), out);
+      EXPECT_EQ(product.V(), v);
+    }
+  }
+}
+
+// Tails of a tile's columns, more pairs of tiles and columns than warps, one launch behind another.
+TEST_P(LoraLinearCudaTest, GatedItExpandsOnTheWayWithTheSameBits) {
+  const auto [m, mix] = GetParam();
+  for (const auto& [n, k, targets] : {Shape{27648, 200, 2}, Shape{17024, 2312, 2}}) {
+    if (n < 20000 && m % 16 != 0) continue;
+    SCOPED_TRACE(testing::Message() << "n " << n << " k " << k);
+    Product product(m, n, k, targets, mix);
+    LinearArgs gated = product.Shrinking();
+    const bool gates = linear_->Gates(gated);
+    EXPECT_EQ(gates, m > 8 && product.adapters().step().max_tiles <= 32);
+    if (!gates) continue;
+    gated.gated = true;
+    product.Poison();
+    ASSERT_EQ(linear_->Run(product.args(), nullptr), "");
+    const LoraStep step = product.adapters().step();
+    LoraShrink(step, product.adapters().targets(), product.args().x, m, nullptr);
+    DeviceArray<std::byte> want(std::vector<std::byte>(size_t{1} * m * n));
+    SiluMul({Type::kBF16, gated.out, n / 2, m, want.get()}, step, product.adapters().targets(),
+            nullptr);
+    product.Poison();
+    for (int i = 0; i < 3; ++i) ASSERT_EQ(linear_->Run(gated, nullptr), "");
+    ASSERT_EQ(cudaSuccess, cudaDeviceSynchronize());
+    std::vector<std::byte> got = product.Out();
+    got.resize(want.size());
+    EXPECT_EQ(got, want.Get());
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Rows, LoraLinearCudaTest,
+                         testing::Combine(testing::Values(1, 8, 13, 16, 24, 40, 64),
+                                          testing::Values(Mix::kIdentical, Mix::kDistinct,
+                                                          Mix::kUniform, Mix::kMixedRanks,
+                                                          Mix::kStacked)));
+
+// Each product reads what the one before wrote.
+TEST(LoraLinearChainCudaTest, AChainReadsWhatWasWrittenAhead) {
+  constexpr int kLinks = 16;
+  std::string error;
+  const std::unique_ptr<Linear> linear = MakeLinear(&error);
+  ASSERT_NE(linear, nullptr) << error;
+  Product product(13, 4096, 4096, 1, Mix::kDistinct);
+  const auto run = [&](bool rides) {
+    DeviceArray<std::byte> out[2] = {DeviceArray<std::byte>(product.X()),
+                                     DeviceArray<std::byte>(product.X())};
+    for (int i = 0; i < kLinks; ++i) {
+      LinearArgs args = rides ? product.Shrinking() : product.args();
+      args.x = out[i % 2].get();
+      args.out = out[(i + 1) % 2].get();
+      EXPECT_EQ(linear->Run(args, nullptr), "");
+      const LoraStep step = product.adapters().step();
+      if (!rides) LoraShrink(step, product.adapters().targets(), args.x, 13, nullptr);
+      LoraExpand(step, product.adapters().targets(), 4096, args.out, 13, nullptr);
+      if (!rides) EXPECT_EQ(cudaSuccess, cudaDeviceSynchronize());
+    }
+    EXPECT_EQ(cudaSuccess, cudaDeviceSynchronize());
+    return out[0].Get();
+  };
+  const std::vector<std::byte> want = run(false);
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(run(true), want);
+}
+
+}  // namespace
+}  // namespace rootstock::kernels::cuda
