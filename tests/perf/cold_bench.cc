@@ -49,6 +49,7 @@ absl::Status MeasureTransfers(ColdRig& rig, const ColdBenchOptions& options,
 absl::Status MeasureDecodes(ColdRig& rig, const ColdBenchOptions& options, const std::string& name,
                             std::vector<BenchResult>& out) {
   std::vector<double> seconds[2];  // without loads, with
+  int64_t taken_off[2] = {};
   int loads = 0;
   // From the same context on: a step takes the longer the more there is to attend to.
   constexpr int kTurns = 4;
@@ -57,11 +58,16 @@ absl::Status MeasureDecodes(ColdRig& rig, const ColdBenchOptions& options, const
     RETURN_IF_ERROR(rig.StartRows());
     ASSIGN_OR_RETURN(const auto steps, rig.Decode(options.steps / kTurns, loading));
     seconds[loading].insert(seconds[loading].end(), steps.begin(), steps.end());
+    taken_off[loading] += rig.taken_off();
     loads += rig.loads_beside();
   }
   const auto& [quiet, beside] = seconds;
   const std::string rows = absl::StrCat(name, " decode rows=", options.rows);
   out.push_back({"", rows + " loads beside", static_cast<double>(loads), 0, "higher", "loads"});
+  for (const bool loading : {false, true}) {
+    out.push_back({"", absl::StrCat(rows, " processor taken away", loading ? " while loading" : ""),
+                   static_cast<double>(taken_off[loading]), 0, "lower", "times"});
+  }
   for (const double q : {0.5, 0.99}) {
     const std::string what = absl::StrCat(rows, q < 0.9 ? " median" : " p99");
     out.push_back({"", what, 1e3 * Quantile(quiet, q), 0, "lower", "ms"});

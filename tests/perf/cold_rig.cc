@@ -1,5 +1,7 @@
 #include "tests/perf/cold_rig.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <chrono>
 #include <future>
@@ -23,6 +25,12 @@ constexpr Epoch kEpoch{1, 1};
 
 double SecondsSince(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+int64_t TimesTakenOff() {
+  rusage usage = {};
+  getrusage(RUSAGE_THREAD, &usage);
+  return usage.ru_nivcsw;
 }
 
 // bf16 numbers of magnitude 2^-8 to 2^-7.
@@ -231,6 +239,7 @@ absl::StatusOr<std::vector<double>> ColdRig::Decode(int steps, bool loading) {
   std::vector<double> seconds;
   loads_beside_ = 0;
   double shortest = 0;
+  const int64_t before = TimesTakenOff();
   Clock::time_point last = Clock::now();
   for (int i = 0; i < steps + kWarm; ++i) {
     StepPlan plan;
@@ -251,6 +260,7 @@ absl::StatusOr<std::vector<double>> ColdRig::Decode(int steps, bool loading) {
     seconds.push_back(step);
     shortest = i == kWarm ? step : std::min(shortest, step);
   }
+  taken_off_ = TimesTakenOff() - before;
   while (runtime_->num_running() > 0) RETURN_IF_ERROR(runtime_->Finish().status());
   if (loading_.has_value()) {
     RETURN_IF_ERROR(FinishLoad(*runtime_, *loading_));

@@ -40,6 +40,8 @@ class ColdRig {
   // moment of a step on.
   absl::StatusOr<std::vector<double>> Decode(int steps, bool loading);
   int loads_beside() const { return loads_beside_; }  // that ended in the last Decode
+  // How often another thread took the processor from this one in the last Decode.
+  int64_t taken_off() const { return taken_off_; }
 
  private:
   explicit ColdRig(const ColdBenchOptions& options) : options_(options) {}
@@ -70,6 +72,7 @@ class ColdRig {
   uint32_t position_ = 0;  // of the decoding rows
   std::optional<CommandId> loading_;
   int loads_beside_ = 0;
+  int64_t taken_off_ = 0;
 };
 
 }  // namespace rootstock

@@ -66,7 +66,22 @@ absl::Status CudaSampler::Prepare(const SamplerLimits& limits) {
     flight.out = static_cast<std::byte*>(out);
     RETURN_IF_ERROR(
         CudaStatus(cudaEventCreateWithFlags(&flight.done, cudaEventDisableTiming), "sampler"));
+    RETURN_IF_ERROR(MakeInput(flight, InputRowBytes(limits.max_orders)));
   }
+  return absl::OkStatus();
+}
+
+size_t CudaSampler::InputRowBytes(size_t rows) { return Aligned(rows * sizeof(cuda::SampleRow)); }
+
+// It waits for the device: only lists longer than any before need it in a step.
+absl::Status CudaSampler::MakeInput(Flight& flight, size_t bytes) {
+  if (flight.in != nullptr) cudaFreeHost(flight.in);
+  flight.in = nullptr;
+  flight.in_bytes = 0;
+  void* in = nullptr;
+  RETURN_IF_ERROR(CudaStatus(cudaMallocHost(&in, bytes), "sampler"));
+  flight.in = static_cast<std::byte*>(in);
+  flight.in_bytes = bytes;
   return absl::OkStatus();
 }
 
@@ -163,7 +178,7 @@ absl::Status CudaSampler::FillInput(std::span<const SampleOrder> orders, Flight&
     rows.push_back(RowOf(order, adjust_ids_, adjust_values_));
     step.greedy_only &= IsPlainGreedy(rows.back());
   }
-  const size_t ids_at = Aligned(rows.size() * sizeof(cuda::SampleRow));
+  const size_t ids_at = InputRowBytes(rows.size());
   const size_t values_at = ids_at + Aligned(adjust_ids_.size() * sizeof(int32_t));
   const size_t bytes = values_at + Aligned(adjust_values_.size() * sizeof(float));
   const bool lists = !adjust_ids_.empty();
@@ -171,14 +186,7 @@ absl::Status CudaSampler::FillInput(std::span<const SampleOrder> orders, Flight&
     RETURN_IF_ERROR(CudaStatus(cudaStreamSynchronize(device_.stream()), "sampler"));
     ASSIGN_OR_RETURN(input_, device_.Allocate(2 * bytes, "sampler"));
   }
-  if (flight.in_bytes < bytes) {
-    if (flight.in != nullptr) cudaFreeHost(flight.in);
-    flight.in = nullptr;
-    void* in = nullptr;
-    RETURN_IF_ERROR(CudaStatus(cudaMallocHost(&in, 2 * bytes), "sampler"));
-    flight.in = static_cast<std::byte*>(in);
-    flight.in_bytes = 2 * bytes;
-  }
+  if (flight.in_bytes < bytes) RETURN_IF_ERROR(MakeInput(flight, 2 * bytes));
   std::memcpy(flight.in, rows.data(), rows.size() * sizeof(cuda::SampleRow));
   std::memcpy(flight.in + ids_at, adjust_ids_.data(), adjust_ids_.size() * sizeof(int32_t));
   std::memcpy(flight.in + values_at, adjust_values_.data(), adjust_values_.size() * sizeof(float));

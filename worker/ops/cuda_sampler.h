@@ -48,6 +48,8 @@ class CudaSampler : public TokenSampler {
   };
 
   void FreeFlights();
+  static size_t InputRowBytes(size_t rows);
+  static absl::Status MakeInput(Flight& flight, size_t bytes);
   // Never the old and the new at once: a group that attaches anew has given its memory to pages.
   absl::Status Refit(DeviceBuffer& buffer, size_t bytes, const std::string& purpose);
   // Whether the host needs the order's row of logits.

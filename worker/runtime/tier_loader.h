@@ -122,8 +122,12 @@ class TierLoader : public AdapterLoader {
   TableMemory table_memory_;
   std::function<void()> on_done_;
 
+  // Held for moments, and each waits for its own: a thread that is woken for nothing may take the
+  // processor from one that holds what the step thread wants.
   std::mutex mutex_;
-  std::condition_variable changed_;
+  std::condition_variable build_;     // threads that build
+  std::condition_variable copy_;      // the one that copies
+  std::condition_variable progress_;  // the step thread, behind a load
   std::map<CommandId, std::shared_ptr<Job>> jobs_;
   std::map<HostImageKey, Waiters> builds_;  // for an image that is being built, or is to be
   std::deque<HostImageKey> to_build_;
