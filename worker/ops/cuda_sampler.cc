@@ -279,10 +279,13 @@ SampleOutcome CudaSampler::OutcomeOf(const Results& results, size_t i, Flight& f
   SampleOutcome out;
   out.token = results.tokens[i];
   out.nonfinite = out.token < 0;
-  std::vector<float> logits = std::move(flight.logits[i]);
+  std::vector<float>& logits = flight.logits[i];
   const int num_top = flight.num_top[i];
-  if (num_top < 0) out.logits = std::move(logits);
-  if (num_top < 0 || out.token < 0) return out;
+  if (num_top < 0) {
+    out.logits = std::move(logits);
+    return out;
+  }
+  if (out.token < 0) return out;
   if (num_top > device_top_) {
     out.logprob = LogprobOf(logits, out.token, num_top);
     return out;
