@@ -37,8 +37,13 @@ TEST(RemovalQueueTest, NobodyWaitsForARemovalButWhoPutsTheContentBack) {
   queue.Add(c);
   EXPECT_TRUE(queue.Forget(b));
   EXPECT_FALSE(queue.Forget(b));
-  std::future<bool> forgotten = std::async(std::launch::async, [&] { return queue.Forget(a); });
-  EXPECT_EQ(forgotten.wait_for(milliseconds(10)), std::future_status::timeout);
+  std::promise<void> asks;
+  std::future<bool> forgotten = std::async(std::launch::async, [&] {
+    asks.set_value();
+    return queue.Forget(a);
+  });
+  asks.get_future().wait();
+  EXPECT_EQ(forgotten.wait_for(milliseconds(50)), std::future_status::timeout);
   go_on.set_value();
   EXPECT_TRUE(forgotten.get());
   queue.Drain();
