@@ -21,23 +21,26 @@
 namespace rootstock {
 namespace {
 
+constexpr unsigned kExiting = 4;  // the kernel's PF_EXITING
+
 struct ProcessState {
   char state = 0;
-  pid_t parent = 0;  // 0: there is no such process
+  pid_t parent = 0;    // 0: there is no such process
+  unsigned flags = 0;  // of its first thread
 };
 
 ProcessState StateOf(pid_t pid) {
   std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));
   std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  // After the name in brackets, which may hold anything: state, then the parent.
+  // After the name in brackets, which may hold anything: state, parent, four numbers, flags.
   std::istringstream rest(text.substr(std::min(text.size(), text.rfind(')') + 1)));
   ProcessState out;
-  return rest >> out.state >> out.parent ? out : ProcessState{};
+  int group = 0, session = 0, terminal = 0, foreground = 0;
+  rest >> out.state >> out.parent >> group >> session >> terminal >> foreground >> out.flags;
+  return rest ? out : ProcessState{};
 }
 
 }  // namespace
-
-bool IsStopped(pid_t pid) { return StateOf(pid).state == 'T'; }
 
 bool IsSibling(pid_t pid) { return StateOf(pid).parent == getppid(); }
 
@@ -76,7 +79,12 @@ GroupGuard::~GroupGuard() {
 
 std::string GroupGuard::Look() {
   for (Watched& watched : watched_) {
-    watched.stopped = IsStopped(watched.peer.pid) ? watched.stopped + 1 : 0;
+    const ProcessState state = StateOf(watched.peer.pid);
+    if (state.parent == 0 || state.state == 'Z' || (state.flags & kExiting) != 0) {
+      return absl::StrCat(watched.peer.name, " is gone");
+    }
+    // Not one that a debugger holds: that is a 't'.
+    watched.stopped = state.state == 'T' ? watched.stopped + 1 : 0;
     if (watched.stopped == kLooks) return absl::StrCat(watched.peer.name, " is stopped");
   }
   return "";

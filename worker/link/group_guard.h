@@ -25,10 +25,13 @@ class GroupGuard {
     std::string name;  // "tp_rank 1"
   };
   using OnLoss = std::function<void(const GroupGuard& guard, const std::string& why)>;
-  // How long a peer may be stopped: kLooks looks in turn must find it so. Looks, for time goes by
+  // Between looks at the peers. One that was killed is told to be gone when it has given back all
+  // that it held: of a GPU in use by others too that takes up to half a second, and this rank's own
+  // end as long again. A look sees that it has begun to.
+  static constexpr std::chrono::milliseconds kBetweenLooks{100};
+  // How long a peer may be stopped: so many looks in turn must find it so. Looks, for time goes by
   // while this process is stopped as well.
-  static constexpr std::chrono::milliseconds kBetweenLooks{500};
-  static constexpr int kLooks = 6;
+  static constexpr int kLooks = 30;
 
   // Watches processes that run; those that can't be watched are left out, and the log says so.
   // on_loss is called on the guard's thread, once, when one of them has ended or stays stopped.
@@ -56,8 +59,6 @@ class GroupGuard {
   std::thread thread_;
 };
 
-// Whether a signal has stopped process `pid`; not when a debugger holds it.
-bool IsStopped(pid_t pid);
 // Whether process `pid` has the parent of this one.
 bool IsSibling(pid_t pid);
 

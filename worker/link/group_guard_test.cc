@@ -2,11 +2,13 @@
 
 #include <gtest/gtest.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
 #include <future>
+#include <thread>
 
 #include "common/base/log.h"
 
@@ -41,6 +43,28 @@ TEST(GroupGuard, TellsWhichPeerIsGone) {
   EndOf(second);
   guard.KillPeers();
   EXPECT_EQ(EndOf(first), SIGKILL);
+}
+
+// As one does whose driver takes long to give its device back: its first thread has ended, others
+// have not.
+TEST(GroupGuard, TellsOfAPeerWhoseEndTakesLong) {
+  const pid_t peer = fork();
+  if (peer == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    std::thread([] {
+      for (;;) pause();
+    }).detach();
+    syscall(SYS_exit, 0);  // of this thread alone
+  }
+  std::promise<std::string> lost;
+  GroupGuard guard(
+      {{peer, "tp_rank 1"}},
+      [&](const GroupGuard&, const std::string& why) { lost.set_value(why); }, 10ms);
+  auto why = lost.get_future();
+  ASSERT_EQ(why.wait_for(10s), std::future_status::ready);
+  EXPECT_EQ(why.get(), "tp_rank 1 is gone");
+  guard.KillPeers();
+  EndOf(peer);
 }
 
 TEST(GroupGuard, KillsPeersThatStandStill) {
