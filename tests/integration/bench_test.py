@@ -46,6 +46,25 @@ class BenchTest(unittest.TestCase):
             self.assertEqual(refused.returncode, 1)
             self.assertIn("max_tokens=100000", refused.stderr)
 
+    def test_steps_of_ranks_that_the_bench_starts(self):
+        step = [rig.BIN / "lora-bench", "step", "--model", rig.CASES / "models/tiny-llama",
+                "--dtype", "f32", "--threads", "1", "--context", "8", "--steps", "8", "--rounds",
+                "1", "--case", "2x2", "--lora-rank", "3", "--lora-sharding", "fully-sharded"]
+        done = subprocess.run([*step, "--np", "2"], capture_output=True, text=True, check=False,
+                              timeout=120)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        results = {result["case"]: result for result in json.loads(done.stdout)}
+        prefix = "ranks=2 fully-sharded decode rows=2 context=8 dtype=f32 adapters=2 r=3, "
+        self.assertGreater(results[prefix + "median"]["value"], 0)
+        self.assertGreater(results[prefix + "allgather calls of a step"]["value"],
+                           results[prefix.replace("adapters=2 r=3", "base") +
+                                   "allgather calls of a step"]["value"])
+        self.assertIn("--np 2", results[prefix + "median"]["command"])
+        refused = subprocess.run(["mpirun", "-np", "2", "--oversubscribe", *step, "--np", "3"],
+                                 capture_output=True, text=True, check=False, timeout=120)
+        self.assertNotEqual(refused.returncode, 0)
+        self.assertIn("np=3: mpirun started 2", refused.stderr)
+
     def test_a_trace_over_more_adapters_than_the_device_holds(self):
         with tempfile.TemporaryDirectory() as root:
             names = adapter_copies.copies([rig.CASES / "adapters/ok-plain-qv"], pathlib.Path(root), 24)

@@ -4,7 +4,6 @@
 #include <mpi.h>
 
 #include <cstdio>
-#include <cstdlib>
 #include <fstream>
 #include <functional>
 #include <string>
@@ -16,6 +15,7 @@
 #include "tests/perf/collectives_bench.h"
 #include "tests/perf/first_token_bench.h"
 #include "tests/perf/gpu_ops.h"
+#include "tests/perf/ranks.h"
 #include "tests/perf/step_bench.h"
 #include "tests/perf/stream_bench.h"
 #include "tests/perf/trace/trace_bench.h"
@@ -32,6 +32,7 @@ struct BenchFlags {
   StreamBenchOptions streams;
   TraceBenchOptions trace;
   CollectivesBenchOptions collectives;
+  int32_t np = 0;  // ranks
 };
 
 std::vector<FlagSpec> Flags(BenchFlags& flags) {
@@ -54,9 +55,18 @@ std::vector<FlagSpec> OpsFlags(BenchFlags& flags) {
   };
 }
 
+FlagSpec NpFlag(BenchFlags& flags) {
+  return {.name = "np",
+          .target = &flags.np,
+          .help = "start mpirun with so many ranks, a GPU each; 0: this process as it was started",
+          .placeholder = "N",
+          .min = 0};
+}
+
 std::vector<FlagSpec> StepFlags(BenchFlags& flags) {
   StepRigOptions& o = flags.step.rig;
   return {
+      NpFlag(flags),
       {.name = "model",
        .target = &o.model,
        .help = "Hugging Face directory",
@@ -231,6 +241,7 @@ std::vector<FlagSpec> TraceFlags(BenchFlags& flags) {
 std::vector<FlagSpec> CollectivesFlags(BenchFlags& flags) {
   CollectivesBenchOptions& o = flags.collectives;
   return {
+      NpFlag(flags),
       {.name = "rounds", .target = &o.rounds, .help = "replays of each graph", .min = 1},
   };
 }
@@ -249,9 +260,12 @@ int Report(const absl::StatusOr<std::vector<BenchResult>>& results, const BenchF
 }
 
 // Alone or under mpirun, where tp_rank 0 reports for all.
-int OnRanks(const BenchFlags& flags, const std::string& command_line,
+int OnRanks(const BenchFlags& flags, const std::string& command_line, char** argv,
             const std::function<absl::StatusOr<std::vector<BenchResult>>()>& run) {
-  if (std::getenv("OMPI_COMM_WORLD_SIZE") == nullptr) return Report(run(), flags, command_line);
+  if (const absl::Status status = BecomeRanks(flags.np, argv); !status.ok()) {
+    return Report(status, flags, command_line);
+  }
+  if (!IsRank()) return Report(run(), flags, command_line);
   int provided = 0, rank = 0;
   MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
@@ -261,12 +275,12 @@ int OnRanks(const BenchFlags& flags, const std::string& command_line,
   return code;
 }
 
-int RunStep(BenchFlags& flags, const std::string& command_line) {
+int RunStep(BenchFlags& flags, const std::string& command_line, char** argv) {
   flags.step.rig.dtype = flags.dtype == "f32" ? DType::kF32 : DType::kBF16;
   flags.step.rig.cuda = flags.device == "cuda";
   flags.step.rig.sharding =
       flags.sharding == "fully-sharded" ? LoraSharding::kFullySharded : LoraSharding::kReplicated;
-  return OnRanks(flags, command_line, [&] { return RunStepBench(flags.step); });
+  return OnRanks(flags, command_line, argv, [&] { return RunStepBench(flags.step); });
 }
 
 int RunCold(BenchFlags& flags, const std::string& command_line) {
@@ -275,8 +289,8 @@ int RunCold(BenchFlags& flags, const std::string& command_line) {
   return Report(RunColdBench(flags.cold), flags, command_line);
 }
 
-int RunCollectives(BenchFlags& flags, const std::string& command_line) {
-  return OnRanks(flags, command_line, [&] { return RunCollectivesBench(flags.collectives); });
+int RunCollectives(BenchFlags& flags, const std::string& command_line, char** argv) {
+  return OnRanks(flags, command_line, argv, [&] { return RunCollectivesBench(flags.collectives); });
 }
 
 int Main(int argc, char** argv) {
@@ -297,7 +311,7 @@ int Main(int argc, char** argv) {
        {.name = "step",
         .help = "decode steps of one rank, without a coordinator",
         .table = StepFlags(flags),
-        .run = [&] { return RunStep(flags, command_line); }},
+        .run = [&] { return RunStep(flags, command_line, argv); }},
        {.name = "cold",
         .help = "adapters loaded beside steps, of one rank without a coordinator",
         .table = ColdFlags(flags),
@@ -305,7 +319,7 @@ int Main(int argc, char** argv) {
        {.name = "collectives",
         .help = "all-reduce of the ranks of mpirun, a GPU each: ours beside NCCL",
         .table = CollectivesFlags(flags),
-        .run = [&] { return RunCollectives(flags, command_line); }},
+        .run = [&] { return RunCollectives(flags, command_line, argv); }},
        {.name = "streams",
         .help = "gRPC streams against a running coordinator",
         .table = StreamFlags(flags),
