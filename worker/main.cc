@@ -76,14 +76,24 @@ absl::StatusOr<int> Serve(const WorkerOptions& options, GroupBus& bus, Metrics& 
   ASSIGN_OR_RETURN(const Group group, Rendezvous(bus, hello));
   if (bus.tp_rank() == 0 && !options.port_file.empty()) WritePorts(options.port_file, group.info);
 
-  const auto on_loss = [&guard](const std::string& why) { EndGroup(*guard, why); };
+  WorkerMetrics worker_metrics(
+      metrics, bus.tp_rank(),
+      {plan->cuda ? device : "", hello.rank.host, options.group, hello.rank.build});
+  const auto on_loss = [&guard, &worker_metrics](const GroupLoss& loss) {
+    worker_metrics.CountLoss(loss);
+    EndGroup(*guard, loss.why);
+  };
   guard = std::make_unique<GroupGuard>(PeersOnHost(group.info, bus.tp_rank()), &EndGroup);
   const std::chrono::seconds patience(options.step_timeout);
   auto communicator = MakeCommunicator(
       *backend->device, {.limit = patience, .wait_limit = patience + kMargin, .on_loss = on_loss});
   RETURN_IF_ERROR(bus.Agree(communicator.status()));
   // Steps on GPUs leave the host idle: it waits beside the watchdog of their collectives.
-  if (plan->cuda) bus.set_patience(patience, on_loss);
+  if (plan->cuda) {
+    bus.set_patience(patience, [on_loss](const std::string& why) {
+      on_loss({GroupLoss::Cause::kLatePeer, why});
+    });
+  }
   BlobCache cache(std::filesystem::path(options.cache_dir) / "adapters", options.disk_cache_bytes);
   const LoadPeers peers{node.tp_ranks, [&bus] { return bus.Meet(absl::OkStatus()); }};
   auto model = LoadedModel::Create(
@@ -95,9 +105,6 @@ absl::StatusOr<int> Serve(const WorkerOptions& options, GroupBus& bus, Metrics& 
           group.geometry.num_pages == 0 ? "as many as fit" : absl::StrCat(group.geometry.num_pages),
           " pages of ", group.geometry.page_bytes, " bytes");
   WorkerRuntime runtime(**model, **communicator);
-  WorkerMetrics worker_metrics(
-      metrics, bus.tp_rank(),
-      {plan->cuda ? device : "", hello.rank.host, options.group, hello.rank.build});
   RuntimeExecutor executor(runtime, worker_metrics, **communicator);
   auto code = RunGroup(bus, executor, cache,
                        {options.coordinator, node.local_rank == 0, group.info, options.object_uri});

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <iterator>
 #include <thread>
 #include <utility>
 
@@ -33,6 +34,13 @@ absl::Status NcclError(const std::string& call, const std::string& why) {
 
 ncclDataType_t NcclTypeOf(DType type) {
   return type == DType::kF32 ? ncclFloat32 : type == DType::kBF16 ? ncclBfloat16 : ncclFloat16;
+}
+
+const char* CodeOf(ncclResult_t result) {
+  constexpr ncclResult_t kInOrder[] = {ncclUnhandledCudaError, ncclSystemError,  ncclInternalError,
+                                       ncclInvalidArgument,    ncclInvalidUsage, ncclRemoteError};
+  const auto* at = std::find(std::begin(kInOrder), std::end(kInOrder), result);
+  return kNcclCodes[at - std::begin(kInOrder)];
 }
 
 // *Step thread only.*
@@ -152,16 +160,19 @@ absl::Status NcclCommunicator::Start(const NcclOptions& options) {
   Watchdog::Options watch;
   cudaGetDevice(&watch.device);
   watch.limit = options.limit;
-  watch.ask = [this]() -> std::string {
-    if (peers_ != nullptr && peers_->stalled()) return kStalled;
+  watch.ask = [this]() -> std::optional<GroupLoss> {
+    if (peers_ != nullptr && peers_->stalled()) {
+      return GroupLoss{GroupLoss::Cause::kStalledWait, kStalled};
+    }
     ncclResult_t result = ncclSuccess;
     ncclCommGetAsyncError(nccl_, &result);
-    return result == ncclSuccess || result == ncclInProgress ? "" : ncclGetErrorString(result);
+    if (result == ncclSuccess || result == ncclInProgress) return std::nullopt;
+    return GroupLoss{GroupLoss::Cause::kNcclError, ncclGetErrorString(result), CodeOf(result)};
   };
   // Kernels wait on: were they let go, the step would end and its tokens might be delivered.
-  watch.on_loss = [on_loss = options.on_loss](const std::string& why) {
-    if (on_loss) return on_loss(why);
-    LogError("group lost: ", why);
+  watch.on_loss = [on_loss = options.on_loss](const GroupLoss& loss) {
+    if (on_loss) return on_loss(loss);
+    LogError("group lost: ", loss.why);
     // The GPU drops what this process left running on it; mpirun ends the other ranks.
     _exit(1);
   };

@@ -8,11 +8,11 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <string>
 
 #include "absl/status/statusor.h"
 #include "worker/device/device.h"
 #include "worker/parallel/communicator.h"
+#include "worker/parallel/group_loss.h"
 
 namespace rootstock {
 
@@ -32,7 +32,7 @@ struct NcclOptions {
   // step end, with wrong results.
   std::chrono::milliseconds wait_limit{5000};
   // What then; called once, on the watchdog's thread. Default: says why and ends the process.
-  std::function<void(const std::string& why)> on_loss;
+  std::function<void(const GroupLoss& loss)> on_loss;
 };
 
 // Duplicates `comm`, borrows `device`, which is a CudaDevice. Every rank calls it.

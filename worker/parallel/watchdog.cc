@@ -52,16 +52,16 @@ void Watchdog::Run() {
   std::unique_lock lock(mutex_);
   reached_ = Clock::now();
   while (!changed_.wait_for(lock, kBetweenLooks, [this] { return ending_; })) {
-    const std::string why = Look(Clock::now());
-    if (why.empty()) continue;
+    const std::optional<GroupLoss> loss = Look(Clock::now());
+    if (!loss.has_value()) continue;
     lock.unlock();
-    options_.on_loss(why);
+    options_.on_loss(*loss);
     return;
   }
 }
 
-std::string Watchdog::Look(Clock::time_point now) {
-  if (const std::string why = options_.ask(); !why.empty()) return why;
+std::optional<GroupLoss> Watchdog::Look(Clock::time_point now) {
+  if (std::optional<GroupLoss> loss = options_.ask(); loss.has_value()) return loss;
   while (!pending_.empty()) {
     // Anything but "not ready" is an end; errors are told by the device's own calls.
     if (cudaEventQuery(pending_.front().event) == cudaErrorNotReady) break;
@@ -69,11 +69,12 @@ std::string Watchdog::Look(Clock::time_point now) {
     pending_.pop_front();
     reached_ = now;
   }
-  if (pending_.empty()) return "";
+  if (pending_.empty()) return std::nullopt;
   const auto waited = now - std::max(pending_.front().set, reached_);
-  if (waited <= options_.limit) return "";
-  return absl::StrCat("a step has not ended for ",
-                      std::chrono::duration_cast<std::chrono::milliseconds>(waited).count(), " ms");
+  if (waited <= options_.limit) return std::nullopt;
+  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(waited).count();
+  return GroupLoss{GroupLoss::Cause::kLateStep,
+                   absl::StrCat("a step has not ended for ", ms, " ms")};
 }
 
 }  // namespace rootstock

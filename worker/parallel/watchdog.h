@@ -9,11 +9,12 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <string>
+#include <optional>
 #include <thread>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "worker/parallel/group_loss.h"
 
 namespace rootstock {
 
@@ -24,9 +25,9 @@ class Watchdog {
   struct Options {
     int device = 0;
     std::chrono::milliseconds limit{3000};
-    // Asked at each look: why the group is lost, or empty.
-    std::function<std::string()> ask;
-    std::function<void(const std::string& why)> on_loss;  // called once, on the thread
+    // Asked at each look: whether the group is lost.
+    std::function<std::optional<GroupLoss>()> ask;
+    std::function<void(const GroupLoss& loss)> on_loss;  // called once, on the thread
   };
   static absl::StatusOr<std::unique_ptr<Watchdog>> Start(Options options);
   ~Watchdog();
@@ -43,8 +44,7 @@ class Watchdog {
 
   explicit Watchdog(Options options) : options_(std::move(options)) {}
   void Run();
-  // Why the group is lost, or empty.
-  std::string Look(Clock::time_point now);
+  std::optional<GroupLoss> Look(Clock::time_point now);
 
   const Options options_;
   std::mutex mutex_;

@@ -29,6 +29,22 @@ std::vector<std::string> MemoryKinds() {
 
 std::vector<std::string> Directions() { return {"h2d", "d2h"}; }
 
+std::vector<std::string> NcclCodeNames(std::vector<std::string> first = {}) {
+  first.insert(first.end(), kNcclCodes.begin(), kNcclCodes.end());
+  return first;
+}
+
+const char* PhaseOf(GroupLoss::Cause cause) {
+  switch (cause) {
+    case GroupLoss::Cause::kLateStep:
+      return "step";
+    case GroupLoss::Cause::kStalledWait:
+      return "wait";
+    default:
+      return "idle";
+  }
+}
+
 }  // namespace
 
 WorkerMetrics::WorkerMetrics(Metrics& m, int tp_rank, const WorkerFacts& facts)
@@ -78,6 +94,7 @@ WorkerMetrics::WorkerMetrics(Metrics& m, int tp_rank, const WorkerFacts& facts)
   } else {
     memory_ = m.MakeGauge("gpu_memory_bytes", "Device memory by what it holds.",
                           {{"tp_rank", {tp_rank_}}, {"kind", MemoryKinds()}});
+    MakeLossFamilies(m);
   }
   m.MakeInfo("worker_info", "What this worker is.",
              {{"tp_rank", tp_rank_},
@@ -85,6 +102,30 @@ WorkerMetrics::WorkerMetrics(Metrics& m, int tp_rank, const WorkerFacts& facts)
               {"node", facts.node},
               {"group", facts.group},
               {"product", facts.product}});
+}
+
+// What they count ends the process, so each is 0 until just before that.
+void WorkerMetrics::MakeLossFamilies(Metrics& m) {
+  nccl_aborts_ = m.MakeCounter("nccl_aborts_total",
+                               "Groups given up while a step ran, by NCCL's error or for a wait.",
+                               {{"tp_rank", {tp_rank_}}, {"code", NcclCodeNames({"stall"})}});
+  nccl_errors_ = m.MakeCounter("nccl_async_errors_total", "Errors that NCCL told of later.",
+                               {{"tp_rank", {tp_rank_}}, {"code", NcclCodeNames()}});
+  watchdog_ = m.MakeCounter("watchdog_fired_total",
+                            "Waits that took too long: for a step, in a kernel of ours, or for "
+                            "another rank's host between steps.",
+                            {{"tp_rank", {tp_rank_}}, {"phase", {"step", "wait", "idle"}}});
+}
+
+void WorkerMetrics::CountLoss(const GroupLoss& loss) const {
+  if (!watchdog_.has_value()) return;
+  if (loss.cause == GroupLoss::Cause::kNcclError) {
+    nccl_errors_->At(tp_rank_, loss.nccl_code).Add();
+    nccl_aborts_->At(tp_rank_, loss.nccl_code).Add();
+    return;
+  }
+  watchdog_->At(tp_rank_, PhaseOf(loss.cause)).Add();
+  if (loss.cause != GroupLoss::Cause::kLatePeer) nccl_aborts_->At(tp_rank_, "stall").Add();
 }
 
 void WorkerMetrics::ObserveStep(const StepFacts& step) {

@@ -8,6 +8,7 @@
 
 #include "common/metrics/metrics.h"
 #include "worker/parallel/collective_stats.h"
+#include "worker/parallel/group_loss.h"
 #include "worker/runtime/worker_runtime.h"
 
 namespace rootstock {
@@ -19,7 +20,7 @@ struct WorkerFacts {
   std::string product;  // name and version of this build
 };
 
-// Fed by the step thread after each command. *Step thread only.*
+// Fed by the step thread after each command. *Step thread only, but for CountLoss.*
 class WorkerMetrics {
  public:
   WorkerMetrics(Metrics& metrics, int tp_rank, const WorkerFacts& facts);
@@ -33,8 +34,11 @@ class WorkerMetrics {
   void ObserveTick(const CollectiveStats& stats);
   // What loads did since the last call.
   void ObserveLoads(const LoadStats& stats);
+  // Of a rank on a GPU, before its process ends. *Thread-safe.*
+  void CountLoss(const GroupLoss& loss) const;
 
  private:
+  void MakeLossFamilies(Metrics& metrics);
   void CountLora(const char* kernel, const LoraKernelStats& stats);
 
   const std::string tp_rank_;
@@ -46,6 +50,7 @@ class WorkerMetrics {
   const Family<Gauge> last_step_;
   std::optional<Family<Histogram>> skew_;  // tp_rank 0
   std::optional<Family<Gauge>> memory_;    // on a GPU
+  std::optional<Family<Counter>> nccl_aborts_, nccl_errors_, watchdog_;  // likewise
   std::array<CollectiveCounters, kAllCollectiveOps.size()> seen_{};
   LoadStats loads_seen_;
 };

@@ -48,6 +48,32 @@ TEST(WorkerMetrics, DeviceMemoryIsShownOnAGpuAlone) {
   EXPECT_THAT(on_cpu.Text(), HasSubstr("lora_kernel_seconds"));
 }
 
+TEST(WorkerMetrics, ALostGroupIsCountedByWhatToldOfIt) {
+  using Cause = GroupLoss::Cause;
+  Metrics on_gpu, on_cpu;
+  WorkerMetrics gpu(on_gpu, 1, {"GPU-1", "n", "g", "rootstock 0"});
+  for (const char* line : {R"(nccl_aborts_total{code="stall",tp_rank="1"} 0)",
+                           R"(nccl_async_errors_total{code="remote_error",tp_rank="1"} 0)",
+                           R"(watchdog_fired_total{phase="step",tp_rank="1"} 0)"}) {
+    EXPECT_THAT(on_gpu.Text(), HasSubstr(line));
+  }
+  gpu.CountLoss({Cause::kLateStep, "late"});
+  gpu.CountLoss({Cause::kStalledWait, "stalled"});
+  gpu.CountLoss({Cause::kLatePeer, "late"});
+  gpu.CountLoss({Cause::kNcclError, "remote", "remote_error"});
+  for (const char* line : {R"(nccl_aborts_total{code="stall",tp_rank="1"} 2)",
+                           R"(nccl_aborts_total{code="remote_error",tp_rank="1"} 1)",
+                           R"(nccl_async_errors_total{code="remote_error",tp_rank="1"} 1)",
+                           R"(watchdog_fired_total{phase="step",tp_rank="1"} 1)",
+                           R"(watchdog_fired_total{phase="wait",tp_rank="1"} 1)",
+                           R"(watchdog_fired_total{phase="idle",tp_rank="1"} 1)"}) {
+    EXPECT_THAT(on_gpu.Text(), HasSubstr(line));
+  }
+  WorkerMetrics cpu(on_cpu, 0, {"", "n", "g", "rootstock 0"});
+  cpu.CountLoss({Cause::kLateStep, "late"});
+  EXPECT_THAT(on_cpu.Text(), Not(HasSubstr("nccl")));
+}
+
 TEST(WorkerMetrics, LoraKernelsAddUp) {
   Metrics metrics;
   WorkerMetrics worker(metrics, 0, {});
