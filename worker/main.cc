@@ -46,13 +46,6 @@ RankHello MakeHello(const WorkerOptions& options, const ModelPlan& plan, const D
           plan.cuda && tp_size > 1 ? NcclVersion() : "none"};
 }
 
-// The GPU drops what its process left running; mpirun ends what is on other hosts.
-void EndGroup(const GroupGuard& guard, const std::string& why) {
-  LogError("group lost: ", why);
-  guard.KillPeers();
-  _exit(1);
-}
-
 // From options to the exit code. An error is every rank's.
 absl::StatusOr<int> Serve(const WorkerOptions& options, GroupBus& bus, Metrics& metrics,
                           std::unique_ptr<MetricsServer>& server,

@@ -13,7 +13,9 @@ ADAPTERS = ["ok-plain-qv", "ok-all-linear", "ok-patterns"]
 LONG = json.loads((MODEL / "config.json").read_text())["max_position_embeddings"] - 20
 
 
-class Faults(unittest.TestCase):
+class Work(unittest.TestCase):
+    """Requests that keep groups busy."""
+
     def setUp(self):
         self.cluster = self.enterContext(rig.Cluster(MODEL, "--drain-timeout", "120"))
 
@@ -40,6 +42,8 @@ class Faults(unittest.TestCase):
                             "generate", "--batch", file], self.cluster.folder / "work.log",
                            errors=self.cluster.folder / "work.errors")
 
+
+class Faults(Work):
     def wait_steps(self, more):
         first = int(self.cluster.group()["steps"])
         rig.wait_for("steps", lambda: int(self.cluster.group()["steps"]) >= first + more)

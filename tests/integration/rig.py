@@ -279,6 +279,17 @@ def log_softmax(logits):
     return [x - top - total for x in logits]
 
 
+def running(pids):
+    """Those of the processes that have not ended."""
+    def state(pid):
+        try:
+            return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except (FileNotFoundError, ProcessLookupError):
+            return "Z"
+
+    return [pid for pid in pids if state(pid) != "Z"]
+
+
 def num_gpus():
     try:
         said = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False)

@@ -39,6 +39,8 @@ absl::Status BecomeRanks(int ranks, char** argv) {
   std::vector<char*> args;
   for (std::string& word : words) args.push_back(word.data());
   args.push_back(nullptr);
+  // As lora-worker does: ranks that wait let others run.
+  setenv("OMPI_MCA_mpi_yield_when_idle", "1", /*overwrite=*/0);
   execvp(args[0], args.data());
   return absl::NotFoundError(absl::StrCat("mpirun: ", std::strerror(errno)));
 }

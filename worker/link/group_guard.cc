@@ -106,6 +106,12 @@ void GroupGuard::Run(const OnLoss& on_loss, std::chrono::milliseconds between_lo
   }
 }
 
+void EndGroup(const GroupGuard& guard, const std::string& why) {
+  LogError("group lost: ", why);
+  guard.KillPeers();
+  _exit(1);
+}
+
 void GroupGuard::KillPeers() const {
   for (const Watched& watched : watched_) {
     syscall(SYS_pidfd_send_signal, watched.fd, SIGKILL, nullptr, 0);

@@ -59,6 +59,10 @@ class GroupGuard {
   std::thread thread_;
 };
 
+// Ends the other ranks of this host and this process. The GPU drops what its process left running;
+// mpirun ends what is on other hosts.
+[[noreturn]] void EndGroup(const GroupGuard& guard, const std::string& why);
+
 // Whether process `pid` has the parent of this one.
 bool IsSibling(pid_t pid);
 

@@ -48,8 +48,8 @@ class WorkerMetrics {
   const Family<Counter> collective_seconds_, collective_calls_, collective_bytes_;
   const Family<Counter> copy_bytes_, copy_stall_;
   const Family<Gauge> last_step_;
-  std::optional<Family<Histogram>> skew_;  // tp_rank 0
-  std::optional<Family<Gauge>> memory_;    // on a GPU
+  std::optional<Family<Histogram>> skew_;                                // tp_rank 0
+  std::optional<Family<Gauge>> memory_;                                  // on a GPU
   std::optional<Family<Counter>> nccl_aborts_, nccl_errors_, watchdog_;  // likewise
   std::array<CollectiveCounters, kAllCollectiveOps.size()> seen_{};
   LoadStats loads_seen_;
