@@ -155,6 +155,7 @@ TEST_P(WorkerGroupTest, CasesFullyShardedAndBesideReplicatedOnes) {
 TEST_P(WorkerGroupTest, EagerStepsFollowLoads) {
   const auto coordinator = Coordinator([&](ScriptedStream& s, int) {
     Driver driver(s, cases_, GetParam(), {1, 1});
+    EXPECT_TRUE(driver.report.loads_by_layer);
     for (const auto way : {LoraSharding::kReplicated, LoraSharding::kFullySharded}) {
       driver.next_page = 1;
       driver.BeginLoads(way);

@@ -72,8 +72,7 @@ absl::StatusOr<AttachReport> WorkerRuntime::Attach(const Epoch& epoch, const Gro
       static_cast<int>(limits.max_logprobs)));
   adapter_pages_.resize(model_.info().geometry.num_pages);
   AttachReport report{epoch, model_.info().geometry, model_.info().compute_dtype, adapters_.List()};
-  // Steps of several GPUs behind a copy are yet to be seen.
-  report.loads_by_layer = !model_.asynchronous() || communicator_.size() == 1;
+  report.loads_by_layer = true;
   return report;
 }
 
