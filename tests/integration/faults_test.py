@@ -63,7 +63,7 @@ class Faults(Work):
     def test_a_client_that_leaves_frees_its_pages(self):
         self.cluster.start_group(1)
         for end in (signal.SIGINT, signal.SIGKILL):
-            work = self.start_work(self.work())
+            work = self.start_work(self.work(200))  # more than is done before it is seen
             rig.wait_for("work", lambda: self.cluster.group()["pages_kv"] > 0)
             work.send(end)
             work.wait()

@@ -247,6 +247,18 @@ class StoreThatIsAway(unittest.TestCase):
         self.assertEqual(answer.code, 0, answer.errors)
         self.assertIn("is spoilt on disk; it is fetched again", self.cluster.coordinator.text())
 
+    def test_what_the_disk_does_not_give_back_is_taken_anew(self):
+        case = rig.CASES / "adapters/ok-key-order"
+        answer = self.cluster.ctl("adapter", "upload", "unreadable", case)
+        self.assertEqual(answer.code, 0, answer.errors)
+        blob = self.cluster.folder / "data/blobs" / answer.json["digest"]
+        blob.unlink()
+        blob.symlink_to("/proc/self/mem")  # opens; reads end with EIO
+        probe = json.loads((case / "expect.json").read_text())["probes"][0]
+        answer = self.cluster.generate("unreadable", probe["prompt"], len(probe["greedy"]))
+        self.assertEqual(answer.tokens, probe["greedy"], answer.errors)
+        self.assertFalse(blob.is_symlink())
+
 
 if __name__ == "__main__":
     unittest.main()
