@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# compute-sanitizer over every CUDA kernel that uses shared memory, in cases small enough for it: a
-# launch is some thousand times slower under it.
+# compute-sanitizer over every CUDA kernel, in cases small enough for it: a launch is some thousand
+# times slower under it.
 #
 # usage: tests/racecheck.sh GPU_TESTS_DIR [racecheck|memcheck|synccheck] [CASE...]
 #   CASES_AT_ONCE=4 SECONDS_A_CASE=40
@@ -34,6 +34,7 @@ rope kernels_rope_cuda_test Any/RopeCudaTest.Rotates*/31:Any/RopeCudaTest.Rotate
 rope_long kernels_rope_cuda_test Long/RopeCudaTest.Rotates*/8
 silu kernels_activation_cuda_test Any/SiluCudaTest.*/25:Any/SiluCudaTest.*/49:Any/SiluCudaTest.*/53
 silu_long kernels_activation_cuda_test Long/SiluCudaTest.*/12
+upload kernels_upload_cuda_test UploadCudaTest.*-*.DoesNotWait*
 CASES
 }
 

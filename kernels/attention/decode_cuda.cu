@@ -227,7 +227,7 @@ void DecodeAttention::Arrange(size_t chunks) {
   const size_t group = heads.num_heads / heads.num_kv_heads;
   const size_t row_heads = size_t{static_cast<unsigned>(shapes_.max_rows)} * heads.num_kv_heads;
   const size_t sections = chunks / kSection + row_heads;
-  section_slots_ = size_t{kChunkSlots} * blocks_ + chunks / kSpan + row_heads;
+  section_slots_ = size_t{kChunkSlots + kSpanSlots} * blocks_;
   const size_t slots = section_slots_ + sections;
   softmax_offset_ = Align(slots * group * heads.head_dim * sizeof(float));
   done_offset_ = softmax_offset_ + Align(slots * group * sizeof(float2));

@@ -7,9 +7,10 @@
 
 namespace rootstock::kernels::cuda {
 
-constexpr int kSpan = 4;        // chunks
-constexpr int kSection = 32;    // chunks
-constexpr int kChunkSlots = 6;  // a block
+constexpr int kSpan = 4;                          // chunks
+constexpr int kSection = 32;                      // chunks
+constexpr int kChunkSlots = 6;                    // a block
+constexpr int kSpanSlots = 2 * kSection / kSpan;  // a block
 
 // Where parts that several blocks sum meet. Slots: of chunks, then of spans, then of sections.
 struct FoldMemory {
@@ -62,7 +63,7 @@ class Fold {
       MergeAll(section_, span_);
       if (to == section.to) EndSection(piece, section);
     } else {
-      Store(SpanSlot(piece, from), span_);
+      Store(SpanSlot(blockIdx.x, section.from < piece.first, from), span_);
     }
     span_ = Parts();
   }
@@ -124,10 +125,13 @@ class Fold {
                              : kSpan - 1 + ((shares_.Begin(block + 1) - 1 - place) >> shift_);
     return block * kChunkSlots + offset;
   }
-  // Unique since the next row and head begins a whole number further.
-  __device__ int SpanSlot(const Piece& piece, int chunk) const {
-    return shares_.blocks * kChunkSlots + (PlaceOf(piece, chunk) >> shift_) / kSpan + Head(piece);
+  // Of a span that is kept alone by `block`: its section began in an earlier block (front), or ends
+  // in a later one. A block has one section of each kind at most.
+  __device__ int SpanSlot(int block, bool front, int chunk) const {
+    return shares_.blocks * kChunkSlots + block * kSpanSlots + (front ? 0 : kSection / kSpan) +
+           chunk % kSection / kSpan;
   }
+  // Unique since the next row and head begins a whole number further.
   __device__ int SectionIndex(const Piece& piece, int chunk) const {
     return (PlaceOf(piece, chunk) >> shift_) / kSection + Head(piece);
   }
@@ -202,10 +206,13 @@ class Fold {
   __device__ void FindSlots(const Piece& piece, int first, int end, int* slots) const {
     const int lane = threadIdx.x % 32, chunk = first + lane, from = chunk & ~(kSpan - 1);
     const int last = min(from + kSpan, end) - 1;
+    const int owner = shares_.Owner(PlaceOf(piece, from));
+    const bool front = __shfl_sync(~0u, owner, 0) != owner;  // lane 0 has the section's first chunk
     int slot = -1;
     if (chunk <= last) {
-      const bool one = shares_.Owner(PlaceOf(piece, from)) == shares_.Owner(PlaceOf(piece, last));
-      slot = !one ? ChunkSlot(piece, chunk) : chunk == from ? SpanSlot(piece, from) : -1;
+      const bool one = owner == shares_.Owner(PlaceOf(piece, last));
+      if (!one) slot = ChunkSlot(piece, chunk);
+      if (one && chunk == from) slot = SpanSlot(owner, front, from);
     }
     slots[lane] = slot;
   }

@@ -57,7 +57,8 @@ TEST_P(StreamLinearShapeTest, EveryTileAndRingGivesTheSums) {
         Check(c, {rows, split}, {.stage_boxes = 2, .max_stages = 2, .trigger = 0});
         Check(c, {rows, split}, {.stage_boxes = 3, .pace = 2, .trigger = 9});
         Check(c, {rows, split}, {.stage_boxes = 1, .x_boxes = 2, .pace = 1});
-        Check(c, {rows, split}, {.max_stages = 4, .pace = 2, .pace_always = true});
+        Check(c, {rows, split},
+              {.stage_boxes = 2, .max_stages = 4, .pace = 2, .pace_always = true});
       }
     }
   }

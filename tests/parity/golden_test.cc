@@ -224,6 +224,33 @@ TEST(GoldenTest, Bf16DecodeRowsAreBitEqualInAnyBatch) {
   }
 }
 
+// PROTOCOL §9 (a): the same plans give the same bits, prompts in chunks beside decode rows too.
+TEST(GoldenTest, Bf16SamePlansGiveTheSameBits) {
+  const std::vector<Golden> goldens = ReadGoldens(kRoot / "tests/golden", "tiny-llama-8q2kv");
+  std::vector<TestRequest> runs[3];
+  for (std::vector<TestRequest>& requests : runs) {
+    GroupOptions options;
+    options.dtype = options.compute_type = DType::kBF16;
+    auto group = TestGroup::Create(kRoot / goldens.front().model, options);
+    ASSERT_TRUE(group.ok()) << group.status();
+    LoadAll(**group, goldens);
+    for (int i = 0; i < 40; ++i) {
+      TestRequest& request = requests.emplace_back();
+      for (int t = 0; t < 5 + 7 * i % 90; ++t) request.prompt.push_back((i * 31 + t * 17) % 200);
+      const Golden& golden = goldens[i % goldens.size()];
+      if (!golden.adapter.empty()) request.adapters = {golden.name};
+      request.max_tokens = 3 + i % 9;
+      request.arrival = 5 * i % 13;
+    }
+    const absl::Status run = (*group)->Run(requests, 23);
+    ASSERT_TRUE(run.ok()) << run;
+  }
+  for (size_t i = 0; i < runs[0].size(); ++i) {
+    EXPECT_EQ(runs[1][i].logits, runs[0][i].logits) << i;
+    EXPECT_EQ(runs[2][i].logits, runs[0][i].logits) << i;
+  }
+}
+
 #endif  // ROOTSTOCK_PARITY_GPU
 
 }  // namespace

@@ -1,5 +1,5 @@
 // The memory of a GPU that others have filled but for a few GiB: pages beside the largest steps,
-// what does not fit, loads without end.
+// what does not fit, loads without end; and what weights leave on the host.
 #include <cuda_runtime_api.h>
 
 #include <string>
@@ -12,16 +12,46 @@ namespace {
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 
+// Of this process.
+uint64_t ResidentBytes() {
+  uint64_t total = 0, resident = 0;
+  std::ifstream("/proc/self/statm") >> total >> resident;
+  return resident * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+}
+
 class MemoryGpuTest : public testing::Test {
  protected:
-  ~MemoryGpuTest() override { cudaFree(taken_); }
+  ~MemoryGpuTest() override { GiveBack(); }
 
   // Takes all of the GPU's memory but `mib`.
   void LeaveFree(uint64_t mib) {
     const auto free = FreeCudaBytes(0);
     ASSERT_TRUE(free.ok()) << free.status();
     ASSERT_GT(*free, mib * kMiB);
-    ASSERT_EQ(cudaMalloc(&taken_, *free - mib * kMiB), cudaSuccess);
+    // With nothing to be left, what is not to be had in one piece stays for the pool.
+    uint64_t bytes = *free - mib * kMiB;
+    while (cudaMalloc(&taken_, bytes) != cudaSuccess) {
+      ASSERT_EQ(mib, 0u);
+      cudaGetLastError();
+      bytes -= kMiB;
+    }
+  }
+  // And the rest: nothing is left in CUDA's pool either.
+  void LeaveNothing() {
+    LeaveFree(0);
+    for (size_t bytes = kMiB << 5; bytes >= 512; bytes /= 2) {
+      void* piece = nullptr;
+      while (cudaMallocAsync(&piece, bytes, nullptr) == cudaSuccess) pieces_.push_back(piece);
+      cudaGetLastError();
+    }
+    ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  }
+  void GiveBack() {
+    for (void* piece : pieces_) cudaFreeAsync(piece, nullptr);
+    pieces_.clear();
+    cudaFree(taken_);
+    taken_ = nullptr;
+    cudaDeviceSynchronize();
   }
   static Backend Cuda() {
     auto backend = MakeCudaBackend(0, DType::kF32);
@@ -43,11 +73,12 @@ class MemoryGpuTest : public testing::Test {
   }
 
   void* taken_ = nullptr;
+  std::vector<void*> pieces_;
 };
 
 // Activations of such steps alone take more than a fixed reserve would be.
 TEST_F(MemoryGpuTest, PagesLeaveRoomForTheLargestSteps) {
-  LeaveFree(8192);
+  LeaveFree(10240);
   RuntimeRank gpu(Cuda(), /*num_pages=*/0), cpu(MakeCpuBackend(1));
   const auto report = gpu.TryAttach(64, 600000);
   ASSERT_TRUE(report.ok()) << report.status();
@@ -106,6 +137,49 @@ TEST_F(MemoryGpuTest, LoadsLeaveNothingBehind) {
   const uint64_t free = gpu.memory()->free;
   churn(400);
   EXPECT_EQ(gpu.memory()->free, free);
+}
+
+// What was free when an adapter came is what the answer says; the rank goes on, and loads it later.
+TEST_F(MemoryGpuTest, ALoadWithoutMemoryIsRefusedWithTheSizes) {
+  constexpr uint32_t kLoads = 2500,
+                     kPagesOfAdapter = 20;  // more tables than the loader has at hand
+  RuntimeRank gpu(Cuda(), 300 + kPagesOfAdapter * kLoads);
+  gpu.Attach(8, 64);
+  const auto name = [](uint32_t i) { return Sha256Of(absl::StrCat("adapter ", i)); };
+  const auto load = [&](uint32_t i) { return gpu.TryLoad(name(i), 300 + i * kPagesOfAdapter); };
+  ASSERT_TRUE(load(0).ok());
+  const std::vector<NewSequence> sequences = {Sequence(0, 3, name(0))};
+  const std::vector<std::vector<int32_t>> prompts = {{5, 6, 7}};
+  const std::vector<Answer> want = gpu.Run(sequences, prompts);
+  LeaveNothing();
+  absl::Status refused;
+  uint32_t last = 0;
+  while (refused.ok() && ++last < kLoads) refused = load(last);
+  ExpectNoMemory(refused, "adapter tables=");
+  EXPECT_NE(refused.message().find("bytes of device memory are not to be had"), std::string::npos)
+      << refused;
+  EXPECT_EQ(gpu.Run(sequences, prompts)[0].tokens, want[0].tokens);
+  GiveBack();
+  EXPECT_TRUE(load(last).ok());
+}
+
+// The host keeps nothing of them; the pinned pieces that brought them go when it is asked what the
+// GPU has free for pages.
+TEST(HostMemoryGpuTest, WeightsLeaveNothingOnTheHost) {
+  auto backend = MakeCudaBackend(0, DType::kBF16);
+  ASSERT_TRUE(backend.ok()) << backend.status();
+  ModelSpec spec = *LoadModelSpec(kModel);
+  spec.hidden_size = 4096;
+  spec.vocab_size = 131072;
+  const TpPlan tp = *MakeTpPlan(spec, 1);
+  const uint64_t before = ResidentBytes();
+  const auto weights = ModelWeights::Dummy(spec, tp, 0, *backend->device, 1, {});
+  ASSERT_TRUE(weights.ok()) << weights.status();
+  ASSERT_GT((*weights)->device_bytes(), 2000 * kMiB);
+  ASSERT_TRUE(backend->device->FreeBytes().ok());
+  const uint64_t after = ResidentBytes();
+  std::printf("resident before and after weights: %zu, %zu MiB\n", before / kMiB, after / kMiB);
+  EXPECT_LT(after, before + 100 * kMiB);
 }
 
 }  // namespace

@@ -25,6 +25,7 @@ ready=$(date +%s.%N)
 first=$(date +%s.%N)
 "$python" -c "print(f'worker start to ready {$ready - $began:.2f} s, to the first tokens {$first - $began:.2f} s')" |
   tee "$out/start.txt"
+save_metrics "$scratch/worker.ports" "$out/worker-start.metrics"
 added=0 cases=()
 recorded=(--machine "${MACHINE:-H200}" --commit "${COMMIT:-unknown}")
 for count in $adapters; do

@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from pathlib import Path
 
 # SGLang 0.5.17 on an H200 with slots for 8 of 64 adapters: 64 streams, prompt 1024, 128 tokens of 8B.
 PEER_OUTPUT = 836.0
+# Of gpu_stack.sh, recorded where they are given.
+FLAGS = ("ADAPTERS", "LORA_RANK", "STREAMS", "PROMPT_TOKENS", "TOKENS", "ROUNDS", "NUM_PAGES")
 
 
 def value(entries: list[dict], ending: str) -> float | None:
@@ -29,7 +32,8 @@ def engine_alone(entries: list[dict], streams: str, adapters: str) -> float | No
 
 
 def found_in(path: Path, pattern: str) -> float | None:
-    found = re.search(pattern, path.read_text(errors="replace"), re.MULTILINE)
+    text = path.read_text(errors="replace") if path.exists() else ""
+    found = re.search(pattern, text, re.MULTILINE)
     return float(found.group(1)) if found else None
 
 
@@ -64,8 +68,10 @@ def extras(out: Path, counts: list[str], entries: dict[str, list[dict]]) -> list
     keep("graph capture", capture, "s", better="lower", goal=16, bound=3.0)
     weights = found_in(out / "worker.log", r"weights: (\d+) of \1 MiB")
     keep("weights on the device", weights, "MiB", better="lower")
-    resident = found_in(out / "worker.metrics", r"^process_resident_memory_bytes(?:{.*})? (\S+)")
-    keep("worker's resident memory", resident and resident / 2**20, "MiB", better="lower")
+    for when, name in (("worker-start", "without adapters"), ("worker", "with them on the host")):
+        resident = found_in(out / f"{when}.metrics", r"^process_resident_memory_bytes(?:{.*})? (\S+)")
+        keep(f"worker's resident memory, {name}", resident and resident / 2**20, "MiB",
+             better="lower")  # fmt: skip
     return found
 
 
@@ -74,7 +80,8 @@ def main() -> None:
     entries = {n: json.loads((out / f"gpu-stack-{n}.json").read_text()) for n in counts}
     everything = [e for n in counts for e in entries[n]]
     common = {k: everything[0][k] for k in ("machine", "date", "commit")}
-    common["command"] = "tests/perf/gpu_stack.sh BIN MODEL OUT"
+    flags = [f'{f}="{os.environ[f]}"' for f in FLAGS if f in os.environ]
+    common["command"] = " ".join([*flags, "tests/perf/gpu_stack.sh BIN MODEL OUT"])
     added = [e | common for e in extras(out, counts, entries)]
     lines = ",\n".join(json.dumps(e | {"command": common["command"]}) for e in everything + added)
     (out / "gpu-stack.json").write_text(f"[\n{lines}\n]\n")

@@ -111,7 +111,9 @@ absl::StatusOr<DeviceBuffer> CudaCopyLane::Allocate(size_t bytes, const std::str
   RETURN_IF_ERROR(CudaStatus(cudaSetDevice(device_), purpose));
   const size_t size = std::max<size_t>(bytes, 256);
   void* data = nullptr;
-  RETURN_IF_ERROR(CudaStatus(cudaMallocAsync(&data, size, stream_), purpose));
+  if (const cudaError_t error = cudaMallocAsync(&data, size, stream_); error != cudaSuccess) {
+    return NoDeviceMemory(size, purpose, error);
+  }
   return DeviceBuffer(data, size, &FreeTables);
 }
 

@@ -71,6 +71,16 @@ absl::Status CudaStatus(cudaError_t error, const std::string& what) {
                    cudaGetErrorString(error));
 }
 
+absl::Status NoDeviceMemory(size_t bytes, const std::string& purpose, cudaError_t error) {
+  cudaGetLastError();  // said here, not once more by the next step
+  size_t free = 0, total = 0;
+  cudaMemGetInfo(&free, &total);
+  return MakeError(absl::StatusCode::kResourceExhausted, Reason::kNoMemory, purpose,
+                   absl::StrCat(bytes),
+                   absl::StrCat("bytes of device memory are not to be had: ", free, " of ", total,
+                                " are free (", cudaGetErrorName(error), ")"));
+}
+
 absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Create(int index) {
   RETURN_IF_ERROR(Select(index));
   std::unique_ptr<CudaDevice> device(new CudaDevice);
@@ -132,6 +142,12 @@ absl::StatusOr<uint64_t> CudaDevice::FreeBytesOf(int index) {
 absl::StatusOr<uint64_t> CudaDevice::FreeBytes() {
   size_t free = 0, total = 0;
   RETURN_IF_ERROR(CudaStatus(cudaStreamSynchronize(stream_), "device memory"));
+  // Asked when the weights are there: the host needs no copy of their last pieces any more.
+  for (Staging& staging : staging_) {
+    if (staging.data != nullptr) cudaFreeHost(staging.data);
+    staging.data = nullptr;
+    staging.bytes = 0;
+  }
   RETURN_IF_ERROR(CudaStatus(cudaMemGetInfo(&free, &total), "device memory"));
   return free;
 }
@@ -141,15 +157,7 @@ absl::StatusOr<DeviceBuffer> CudaDevice::Allocate(size_t bytes, const std::strin
   const bool small = size < kSmallAllocation;
   void* data = nullptr;
   const cudaError_t error = small ? cudaMallocAsync(&data, size, stream_) : cudaMalloc(&data, size);
-  if (error != cudaSuccess) {
-    cudaGetLastError();
-    size_t free = 0, total = 0;
-    cudaMemGetInfo(&free, &total);
-    return MakeError(absl::StatusCode::kResourceExhausted, Reason::kNoMemory, purpose,
-                     absl::StrCat(size),
-                     absl::StrCat("bytes of device memory are not to be had: ", free, " of ", total,
-                                  " are free (", cudaGetErrorName(error), ")"));
-  }
+  if (error != cudaSuccess) return NoDeviceMemory(size, purpose, error);
   DeviceBuffer buffer(data, size, small ? &FreeSmall : &FreeLarge);
   RETURN_IF_ERROR(CudaStatus(cudaMemsetAsync(data, 0, size, stream_), purpose));
   return buffer;

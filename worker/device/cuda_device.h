@@ -13,6 +13,8 @@ namespace rootstock {
 
 // `what` failed with `error`: RESOURCE_EXHAUSTED/no_memory or INTERNAL; OK for cudaSuccess.
 absl::Status CudaStatus(cudaError_t error, const std::string& what);
+// RESOURCE_EXHAUSTED/no_memory: purpose=bytes, and what the current GPU has free.
+absl::Status NoDeviceMemory(size_t bytes, const std::string& purpose, cudaError_t error);
 
 // One stream for a tp_rank's steps and what they upload; loads have a CudaCopyLane. *Step thread
 // only.*
@@ -43,6 +45,7 @@ class CudaDevice : public Device {
 
  private:
   // Pinned memory for one Stage; two of them, so that one is filled while the other is copied.
+  // Given back by FreeBytes.
   struct Staging {
     void* data = nullptr;
     size_t bytes = 0;

@@ -1,0 +1,135 @@
+// PROTOCOL §9 (c) at the shapes that the kernels are made for: a bf16 decode row's bits don't
+// depend on the rows beside it, nor on their adapters, up to 64.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/half.h"
+#include "tests/parity/test_group.h"
+
+namespace rootstock {
+namespace {
+
+constexpr int kRows = 64;
+constexpr int kTokens = 68;  // a context of more than one chunk of decode attention
+
+struct Shape {
+  const char* name;
+  int hidden, ffn, heads, kv_heads;
+};
+
+void PrintTo(const Shape& shape, std::ostream* out) { *out << shape.name; }
+
+// Two layers.
+std::string ConfigOf(const Shape& s) {
+  return absl::StrCat(
+      R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama", "num_hidden_layers": 2,)",
+      R"("hidden_size": )", s.hidden, R"(, "intermediate_size": )", s.ffn,
+      R"(, "num_attention_heads": )", s.heads, R"(, "num_key_value_heads": )", s.kv_heads,
+      R"(, "head_dim": 128, "vocab_size": 8192, "max_position_embeddings": 2048,)",
+      R"("rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": false,)",
+      R"("hidden_act": "silu", "torch_dtype": "bfloat16"})");
+}
+
+std::vector<uint8_t> Noise(size_t count, float spread, std::mt19937& random) {
+  std::vector<uint8_t> out(2 * count);
+  for (size_t i = 0; i < count; ++i) {
+    const float unit = static_cast<float>(random() >> 8) * 0x1p-23f - 1.0f;
+    const uint16_t half = FloatToBF16(spread * unit);
+    std::memcpy(&out[2 * i], &half, sizeof(half));
+  }
+  return out;
+}
+
+// Of all projections.
+std::string RandomAdapter(const ModelSpec& model, int lora_rank, uint32_t seed) {
+  std::mt19937 random(seed);
+  LoraSpec lora;
+  std::vector<LoraWeights> weights;
+  for (int layer = 0; layer < model.num_layers; ++layer) {
+    for (const Module module : kAllModules) {
+      lora.modules.push_back({layer, module, lora_rank, 0.5f});
+      LoraWeights& w = weights.emplace_back();
+      w.a_dtype = w.b_dtype = DType::kBF16;
+      w.a = Noise(size_t{1} * lora_rank * model.in_features(module), 0.02f, random);
+      w.b = Noise(size_t{1} * lora_rank * model.out_features(module), 0.02f, random);
+    }
+  }
+  return EncodeCanonical(lora, weights, model);
+}
+
+class EqualBitsTest : public testing::TestWithParam<Shape> {
+ protected:
+  void SetUp() override {
+    dir_ = std::filesystem::temp_directory_path() / absl::StrCat("equal_bits.", getpid());
+    std::filesystem::create_directories(dir_);
+    std::ofstream(dir_ / "config.json") << ConfigOf(GetParam());
+    GroupOptions options;
+    options.dtype = options.compute_type = DType::kBF16;
+    options.dummy_weights = true;
+    options.num_pages = 3000;
+    absl::StatusOr<std::unique_ptr<TestGroup>> group = TestGroup::Create(dir_, options);
+    ASSERT_TRUE(group.ok()) << group.status();
+    group_ = *std::move(group);
+    for (const int lora_rank : {16, 8, 64, 5, 16, 128, 16, 8, 16}) {
+      names_.push_back(absl::StrCat("a", names_.size()));
+      const std::string blob = RandomAdapter(group_->spec(), lora_rank, names_.size());
+      ASSERT_TRUE(group_->Load(names_.back(), blob).ok());
+    }
+  }
+  void TearDown() override { std::filesystem::remove_all(dir_); }
+
+  // One token of prompt, so that every step is a decode step. No adapter: -1.
+  TestRequest Request(int row, int adapter) const {
+    TestRequest out;
+    out.prompt = {100 + 37 * row};
+    if (adapter >= 0) out.adapters = {names_[adapter]};
+    out.max_tokens = kTokens;
+    return out;
+  }
+  // What row `row` is answered in the company of `others` that follow it, whose adapters are by
+  // `adapter_of`.
+  template <typename AdapterOf>
+  TestRequest Answer(int row, int others, const AdapterOf& adapter_of, int own) {
+    std::vector<TestRequest> requests;
+    for (int k = 1; k <= others; ++k) requests.push_back(Request(row + k, adapter_of(k)));
+    requests.push_back(Request(row, own));
+    EXPECT_TRUE(group_->Run(requests, 1).ok());
+    return requests.back();
+  }
+
+  std::filesystem::path dir_;
+  std::unique_ptr<TestGroup> group_;
+  std::vector<std::string> names_;
+};
+
+TEST_P(EqualBitsTest, OfARowInAnyCompany) {
+  const auto none = [](int) { return -1; };
+  const auto one = [](int) { return 0; };
+  const auto two = [](int k) { return k % 3 - 1; };
+  const auto all = [&](int k) { return k % static_cast<int>(names_.size() + 1) - 1; };
+  for (const int own : {-1, 0, 2}) {
+    const TestRequest alone = Answer(3, 0, none, own);
+    ASSERT_EQ(alone.logits.size(), size_t{kTokens});
+    for (const int others : {1, 7, 8, 15, 20, 40, kRows - 1}) {
+      int kind = 0;
+      for (const TestRequest& beside : {Answer(3, others, none, own), Answer(3, others, one, own),
+                                        Answer(3, others, two, own), Answer(3, others, all, own)}) {
+        EXPECT_EQ(beside.tokens, alone.tokens) << own << " beside " << others << ", " << kind;
+        EXPECT_EQ(beside.logits, alone.logits) << own << " beside " << others << ", " << kind;
+        ++kind;
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, EqualBitsTest,
+                         testing::Values(Shape{"of8B", 4096, 14336, 32, 8},
+                                         Shape{"of13B", 5120, 13824, 40, 40}),
+                         [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace rootstock
