@@ -15,7 +15,8 @@ AdapterLoader MakeAdapterLoader(ModelSpec model, std::string served_name, int ma
                      LoadPeftAdapter(directory, model, {.max_lora_rank = max_lora_rank}));
     std::string blob = EncodeCanonical(adapter, model);
     const Receipt receipt = MakeReceipt(adapter, model, blob, served_name);
-    return LoadedAdapter{receipt.digest, adapter.spec, ReceiptToJson(receipt), std::move(blob)};
+    return LoadedAdapter{receipt.digest, adapter.spec, ReceiptToJson(receipt), std::move(blob),
+                         ConfigToJson(receipt)};
   };
 }
 
@@ -29,10 +30,14 @@ std::string ReceiptToJson(const Receipt& receipt) {
   }
   const nlohmann::json out = {{"file_dtype", receipt.file_dtype},
                               {"max_rounding", receipt.max_rounding},
-                              {"base_model_name", receipt.base_model_name},
-                              {"base_name_warning", receipt.base_name_warning},
-                              {"harmless_fields", receipt.harmless_fields},
                               {"modules", std::move(modules)}};
+  return out.dump();
+}
+
+std::string ConfigToJson(const Receipt& receipt) {
+  const nlohmann::json out = {{"base_model_name", receipt.base_model_name},
+                              {"base_name_warning", receipt.base_name_warning},
+                              {"harmless_fields", receipt.harmless_fields}};
   // Names come from files: what is no UTF-8 in them must not lose the receipt.
   return out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }

@@ -12,7 +12,9 @@ namespace rootstock {
 // Adapters of `model`; names in receipts are compared with `served_name`.
 AdapterLoader MakeAdapterLoader(ModelSpec model, std::string served_name, int max_lora_rank);
 
-// Keys are those of the Receipt message in adapters.proto.
+// Keys are those of the Receipt message in adapters.proto: what follows from the content, and what
+// only the config said.
 std::string ReceiptToJson(const Receipt& receipt);
+std::string ConfigToJson(const Receipt& receipt);
 
 }  // namespace rootstock

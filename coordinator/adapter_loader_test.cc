@@ -54,8 +54,32 @@ TEST(AdapterLoader, L3NothingOfAnAdapterButItsTensorsIsTaken) {
   ASSERT_TRUE(with.ok()) << with.status();
   ASSERT_TRUE(without.ok());
   EXPECT_EQ(with->digest, without->digest);
-  EXPECT_EQ(with->receipt_json.find("globals"), std::string::npos);
+  EXPECT_EQ((with->receipt_json + with->config_json).find("globals"), std::string::npos);
   fs::remove_all(dir);
+}
+
+// Two directories of equal weights are one content; what their configs say stays apart.
+TEST(AdapterLoader, WhatTheConfigSaysIsNoPartOfTheContentsReceipt) {
+  const auto model = LoadModelSpec(std::string(kCases) + "models/tiny-llama");
+  ASSERT_TRUE(model.ok()) << model.status();
+  const auto load = MakeAdapterLoader(*model, "tiny", 256);
+  const std::filesystem::path plain = std::string(kCases) + "adapters/ok-plain-qv";
+  const auto copy = std::filesystem::path(testing::TempDir()) / "adapter_loader_secret";
+  std::filesystem::remove_all(copy);
+  std::filesystem::copy(plain, copy);
+  auto config = nlohmann::json::parse(std::ifstream(plain / "adapter_config.json"));
+  config["base_model_name_or_path"] = "secret/project";
+  std::filesystem::remove(copy / "adapter_config.json");
+  std::ofstream(copy / "adapter_config.json") << config;
+  const auto one = load(plain);
+  const auto other = load(copy);
+  ASSERT_TRUE(one.ok() && other.ok()) << one.status() << other.status();
+  EXPECT_EQ(one->digest, other->digest);
+  EXPECT_EQ(one->receipt_json, other->receipt_json);
+  const auto said = nlohmann::json::parse(other->config_json);
+  EXPECT_EQ(said["base_model_name"], "secret/project");
+  EXPECT_EQ(said["base_name_warning"], "trained on secret/project, served is tiny");
+  EXPECT_FALSE(said["harmless_fields"].empty());
 }
 
 TEST(AdapterLoader, TheRankCeilingIsAFlag) {
@@ -69,7 +93,7 @@ TEST(AdapterLoader, TheRankCeilingIsAFlag) {
 TEST(AdapterLoader, NamesThatAreNoUtf8KeepTheReceipt) {
   Receipt receipt;
   receipt.base_model_name = "\xFF";
-  EXPECT_TRUE(nlohmann::json::accept(ReceiptToJson(receipt)));
+  EXPECT_TRUE(nlohmann::json::accept(ConfigToJson(receipt)));
 }
 
 }  // namespace

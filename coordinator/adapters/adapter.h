@@ -28,8 +28,10 @@ using AdapterHandle = std::shared_ptr<const AdapterContent>;
 struct LoadedAdapter {
   Digest digest;
   LoraSpec spec;
-  std::string receipt_json;
-  std::string canonical;  // the blob: canonical bytes that `digest` is of
+  std::string receipt_json;  // what follows from the content alone
+  std::string canonical;     // the blob: canonical bytes that `digest` is of
+  // What only this directory's config said: equal content may say other.
+  std::string config_json = "{}";
 };
 // Refusals carry their Reason. Called from any thread, several at once.
 using AdapterLoader =

@@ -73,7 +73,7 @@ absl::StatusOr<AdapterEntry> Registry::Impl::Store(const Key& key, const LoadedA
     RETURN_IF_ERROR(Commit([&]() -> absl::Status {
       ASSIGN_OR_RETURN(decision.number,
                        store->Insert({key.first, key.second, 0, loaded.digest, now}, *held,
-                                     loaded.receipt_json));
+                                     loaded.receipt_json, loaded.config_json));
       return absl::OkStatus();
     }));
   }
@@ -97,6 +97,7 @@ AdapterEntry Registry::Impl::ShowRegistered(const Key& key, uint32_t number,
   }
   AdapterEntry entry = Describe(key, number, version);
   entry.receipt_json = loaded.receipt_json;
+  entry.config_json = loaded.config_json;
   return entry;
 }
 

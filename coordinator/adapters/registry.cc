@@ -156,6 +156,7 @@ absl::StatusOr<AdapterEntry> Registry::Get(const std::string& name, const std::s
     entry = impl_->Describe(key, found.number, *found.version);
   }
   ASSIGN_OR_RETURN(entry.receipt_json, impl_->store->Receipt(entry.digest));
+  ASSIGN_OR_RETURN(entry.config_json, impl_->store->Config(tenant, name, entry.version));
   return entry;
 }
 

@@ -6,9 +6,11 @@
 namespace rootstock {
 namespace {
 
-constexpr int64_t kSchemaVersion = 3;  // PRAGMA user_version; the first schema left it at 0
+constexpr int64_t kSchemaVersion = 4;  // PRAGMA user_version; the first schema left it at 0
 
-// `names` and `alias_revisions` keep the rows of what was removed: no number comes twice.
+// `receipt` is what follows from the content, `config` what only the version's own directory said:
+// equal content of another tenant may say other. `names` and `alias_revisions` keep the rows of
+// what was removed: no number comes twice.
 constexpr char kSchema[] = R"(
 CREATE TABLE IF NOT EXISTS meta(key TEXT PRIMARY KEY, value INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS bases(name TEXT PRIMARY KEY, fingerprint BLOB NOT NULL);
@@ -21,7 +23,8 @@ CREATE TABLE names(
 CREATE TABLE versions(
   tenant TEXT NOT NULL, name TEXT NOT NULL, number INTEGER NOT NULL,
   digest BLOB NOT NULL REFERENCES contents(digest), registered_ms INTEGER NOT NULL,
-  last_used_ms INTEGER NOT NULL DEFAULT 0, PRIMARY KEY(tenant, name, number)) WITHOUT ROWID;
+  last_used_ms INTEGER NOT NULL DEFAULT 0, config TEXT NOT NULL DEFAULT '{}',
+  PRIMARY KEY(tenant, name, number)) WITHOUT ROWID;
 CREATE INDEX versions_by_digest ON versions(digest);
 CREATE TABLE alias_revisions(
   tenant TEXT NOT NULL, alias TEXT NOT NULL, revision INTEGER NOT NULL, targets TEXT NOT NULL,
@@ -45,6 +48,13 @@ DROP TABLE adapters;
 constexpr char kFromSecond[] =
     "ALTER TABLE versions ADD COLUMN last_used_ms INTEGER NOT NULL DEFAULT 0;";
 
+// The third one kept with a content what the config of whoever brought it first had said. Whose
+// that was is not known any more, so nobody is told.
+constexpr char kFromThird[] = "ALTER TABLE versions ADD COLUMN config TEXT NOT NULL DEFAULT '{}';";
+constexpr char kForgetConfigs[] =
+    "UPDATE contents SET receipt = "
+    "json_remove(receipt, '$.base_model_name', '$.base_name_warning', '$.harmless_fields');";
+
 absl::StatusOr<int64_t> Number(SqlDatabase& db, const char* sql) {
   SqlStatement read(db.get(), sql);
   ASSIGN_OR_RETURN(const bool row, read.Next());
@@ -66,8 +76,11 @@ absl::Status PrepareSchema(SqlDatabase& db) {
   }
   ASSIGN_OR_RETURN(const int64_t first,
                    Number(db, "SELECT count(*) FROM sqlite_master WHERE name = 'adapters'"));
-  RETURN_IF_ERROR(db.Execute(found == 2 ? kFromSecond : kSchema));
+  if (found == 0) RETURN_IF_ERROR(db.Execute(kSchema));
   if (first > 0) RETURN_IF_ERROR(db.Execute(kFromNames));
+  if (found == 2) RETURN_IF_ERROR(db.Execute(kFromSecond));
+  if (found == 2 || found == 3) RETURN_IF_ERROR(db.Execute(kFromThird));
+  RETURN_IF_ERROR(db.Execute(kForgetConfigs));
   RETURN_IF_ERROR(db.Execute(absl::StrCat("PRAGMA user_version = ", kSchemaVersion).c_str()));
   return transaction.Commit();
 }

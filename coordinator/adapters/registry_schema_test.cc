@@ -68,7 +68,8 @@ TEST_F(RegistrySchemaTest, WhatTheSecondReleaseWroteIsTakenOver) {
     const auto db = SqlDatabase::Open(base_ / "data" / "registry.db");
     ASSERT_TRUE(
         (*db)
-            ->Execute("ALTER TABLE versions DROP COLUMN last_used_ms; PRAGMA user_version = 2;")
+            ->Execute("ALTER TABLE versions DROP COLUMN config;"
+                      "ALTER TABLE versions DROP COLUMN last_used_ms; PRAGMA user_version = 2;")
             .ok());
   }
   for (const int64_t used : {0, 1000}) {
@@ -79,8 +80,30 @@ TEST_F(RegistrySchemaTest, WhatTheSecondReleaseWroteIsTakenOver) {
   }
 }
 
+// It kept what the first directory of a content had said, whoever's that was: told to nobody now.
+TEST_F(RegistrySchemaTest, WhatTheThirdReleaseWroteIsTakenOverWithoutForeignConfigs) {
+  ASSERT_TRUE(registry_->Register("a", "one", "default").ok());
+  registry_.reset();
+  {
+    const auto db = SqlDatabase::Open(base_ / "data" / "registry.db");
+    ASSERT_TRUE((*db)
+                    ->Execute("ALTER TABLE versions DROP COLUMN config; PRAGMA user_version = 3;"
+                              "UPDATE contents SET receipt = '{\"base_model_name\":\"secret\","
+                              "\"base_name_warning\":\"trained on secret\",\"harmless_fields\":"
+                              "[\"f\"],\"modules\":[{\"scale\":0.5}],\"max_rounding\":1e-3}';")
+                    .ok());
+  }
+  for (int restarts = 0; restarts < 2; ++restarts) {
+    Open();
+    EXPECT_EQ(registry_->Get("a", "default")->receipt_json,
+              "{\"modules\":[{\"scale\":0.5}],\"max_rounding\":1e-3}");
+    EXPECT_EQ(registry_->Get("a", "default")->config_json, "{}");
+  }
+  EXPECT_EQ(TextOf("a"), "one");
+}
+
 TEST_F(RegistrySchemaTest, WhatALaterReleaseWroteIsLeftAlone) {
-  Replace("PRAGMA user_version = 4;");
+  Replace("PRAGMA user_version = 5;");
   const auto opened = Registry::Open({.data_dir = base_ / "data", .loader = LoadText});
   EXPECT_EQ(opened.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(opened.status().message()), testing::HasSubstr("a later release"));

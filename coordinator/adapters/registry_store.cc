@@ -114,8 +114,19 @@ absl::StatusOr<std::string> RegistryStore::Receipt(const Digest& digest) {
   return read.Text(0);
 }
 
+absl::StatusOr<std::string> RegistryStore::Config(const std::string& tenant,
+                                                  const std::string& name, uint32_t number) {
+  SqlStatement read(db_->get(),
+                    "SELECT config FROM versions WHERE tenant = ? AND name = ? AND number = ?");
+  read.BindText(tenant).BindText(name).Bind(number);
+  ASSIGN_OR_RETURN(const bool row, read.Next());
+  if (!row) return CorruptRegistry("an adapter without a version");
+  return read.Text(0);
+}
+
 absl::StatusOr<uint32_t> RegistryStore::Insert(const VersionRow& row, const AdapterContent& content,
-                                               const std::string& receipt_json) {
+                                               const std::string& receipt_json,
+                                               const std::string& config_json) {
   SqlTransaction transaction(*db_);
   RETURN_IF_ERROR(transaction.begun());
   RETURN_IF_ERROR(SqlStatement(db_->get(),
@@ -139,13 +150,15 @@ absl::StatusOr<uint32_t> RegistryStore::Insert(const VersionRow& row, const Adap
     RETURN_IF_ERROR(next.Run());
   }
   RETURN_IF_ERROR(SqlStatement(db_->get(),
-                               "INSERT INTO versions(tenant, name, number, digest, registered_ms) "
-                               "VALUES(?, ?, ?, ?, ?)")
+                               "INSERT INTO versions"
+                               "(tenant, name, number, digest, registered_ms, config) "
+                               "VALUES(?, ?, ?, ?, ?, ?)")
                       .BindText(row.tenant)
                       .BindText(row.name)
                       .Bind(number)
                       .BindBlob(DigestBytes(row.digest))
                       .Bind(row.registered_ms)
+                      .BindText(config_json)
                       .Run());
   RETURN_IF_ERROR(Raise(kRevision));
   RETURN_IF_ERROR(transaction.Commit());

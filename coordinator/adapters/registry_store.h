@@ -42,9 +42,11 @@ class RegistryStore {
   absl::StatusOr<std::vector<VersionRow>> Versions();
   absl::StatusOr<std::vector<AdapterContent>> Contents();  // those that versions hold
   absl::StatusOr<std::string> Receipt(const Digest& digest);
+  absl::StatusOr<std::string> Config(const std::string& tenant, const std::string& name,
+                                     uint32_t number);
   // The name's next version; its number.
   absl::StatusOr<uint32_t> Insert(const VersionRow& row, const AdapterContent& content,
-                                  const std::string& receipt_json);
+                                  const std::string& receipt_json, const std::string& config_json);
   // The highest that the name ever had; 0 for one that never was.
   absl::StatusOr<uint32_t> LastNumber(const std::string& tenant, const std::string& name);
   // The last uses of those that are there. No change of what names mean: the revision stays.

@@ -31,6 +31,29 @@ TEST_F(RegistryVersionsTest, ANewVersionIsTheNewestAndTheOldOnesStay) {
   }
 }
 
+// Equal content of another tenant, or under another name, may come with another config: what that
+// said is told of the version that it came with only.
+TEST_F(RegistryVersionsTest, WhatAConfigSaidIsOfItsVersionOnly) {
+  const auto add = [&](const std::string& name, const std::string& tenant,
+                       const std::string& config) {
+    return registry_->RegisterFrom(name, tenant, false, [&] {
+      absl::StatusOr<LoadedAdapter> loaded = LoadText(base_ / "root" / "one");
+      loaded->config_json = config;
+      return loaded;
+    });
+  };
+  ASSERT_EQ(add("a", "acme", "{\"secret\":1}")->config_json, "{\"secret\":1}");
+  ASSERT_EQ(add("a", "other", "{\"own\":2}")->config_json, "{\"own\":2}");
+  ASSERT_TRUE(add("b", "other", "{}").ok());
+  for (int restarts = 0; restarts < 2; ++restarts) {
+    EXPECT_EQ(registry_->Get("a", "acme")->config_json, "{\"secret\":1}");
+    EXPECT_EQ(registry_->Get("a", "other")->config_json, "{\"own\":2}");
+    EXPECT_EQ(registry_->Get("b", "other")->config_json, "{}");
+    EXPECT_EQ(registry_->Get("b", "other")->receipt_json, "{\"text\":\"one\"}");
+    Open();
+  }
+}
+
 TEST_F(RegistryVersionsTest, TheNewestContentAgainIsNoNewVersion) {
   ASSERT_TRUE(registry_->Register("a", "one", "default").ok());
   EXPECT_EQ(registry_->Register("a", "one", "default", true)->version, 1u);

@@ -105,11 +105,14 @@ absl::Status AdapterMessages::Fill(const AdapterEntry& entry, const AdapterHandl
   google::protobuf::util::JsonParseOptions options;
   options.ignore_unknown_fields = true;
   v1::Receipt* receipt = out->mutable_receipt();
-  const auto parsed =
-      google::protobuf::util::JsonStringToMessage(entry.receipt_json, receipt, options);
-  if (!parsed.ok()) {
-    return absl::InternalError(absl::StrCat("the receipt of ", entry.name,
-                                            " can't be read: ", std::string(parsed.message())));
+  for (const std::string& json : {entry.receipt_json, entry.config_json}) {
+    v1::Receipt part;
+    const auto parsed = google::protobuf::util::JsonStringToMessage(json, &part, options);
+    if (!parsed.ok()) {
+      return absl::InternalError(absl::StrCat("the receipt of ", entry.name,
+                                              " can't be read: ", std::string(parsed.message())));
+    }
+    receipt->MergeFrom(part);
   }
   FillCommon(entry, out);
   receipt->set_digest(entry.digest.Hex());

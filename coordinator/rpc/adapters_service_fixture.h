@@ -23,9 +23,9 @@
 namespace rootstock {
 
 inline constexpr char kReceipt[] =
-    R"({"file_dtype": "F32", "max_rounding": 0.001, "base_model_name": "x/y",
+    R"({"file_dtype": "F32", "max_rounding": 0.001,
         "modules": [{"module": "model.layers.0.self_attn.q_proj", "lora_rank": 4, "scale": 0.5,
-                     "delta_frobenius": 1.25}], "harmless_fields": ["lora_dropout"]})";
+                     "delta_frobenius": 1.25}]})";
 
 // The receipt of an adapter of every linear layer: 200 of them are more than a message may hold.
 inline std::string LongReceipt() {
@@ -71,7 +71,8 @@ inline absl::StatusOr<LoadedAdapter> LoadFake(const std::filesystem::path& direc
     return InvalidField(Reason::kDora, "use_dora", "true", "not served");
   }
   LoraSpec spec{{{.layer = 0, .module = Module::kQ, .lora_rank = 4, .scale = 0.5f}}};
-  return LoadedAdapter{Sha256Of(name), spec, name == "long" ? LongReceipt() : kReceipt, name};
+  return LoadedAdapter{Sha256Of(name), spec, name == "long" ? LongReceipt() : kReceipt, name,
+                       R"({"base_model_name": "x/y", "harmless_fields": ["lora_dropout"]})"};
 }
 
 class AdaptersServiceTest : public ::testing::Test {

@@ -58,6 +58,9 @@ TEST_F(AdaptersServiceTest, RegisterGetListUnregister) {
   EXPECT_EQ(adapter.digest(), Sha256Of("one").Hex());
   EXPECT_EQ(adapter.receipt().modules(0).module(), "model.layers.0.self_attn.q_proj");
   EXPECT_EQ(adapter.receipt().modules(0).scale(), 0.5f);
+  EXPECT_EQ(adapter.receipt().file_dtype(), "F32");
+  EXPECT_EQ(adapter.receipt().base_model_name(), "x/y");
+  EXPECT_THAT(adapter.receipt().harmless_fields(), ElementsAre("lora_dropout"));
   EXPECT_EQ(adapter.receipt().pages(0).group(), "g0");
   EXPECT_EQ(adapter.receipt().pages(0).pages(), 1u);
   EXPECT_EQ(adapter.residency(0).tier(), "device");
