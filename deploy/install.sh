@@ -78,7 +78,8 @@ install_python() {
   fi
   say "Python: installing ${files[*]} into build/venv"
   [ -d "$VENV" ] || /usr/bin/python3 -m venv "$VENV"
-  "$VENV/bin/pip" install -q --disable-pip-version-check "${files[@]/#/-r}"
+  # A minute or two: pip says what it is at.
+  "$VENV/bin/pip" install --progress-bar off --disable-pip-version-check "${files[@]/#/-r}"
   sha256sum "${files[@]}" >"$stamp"
 }
 

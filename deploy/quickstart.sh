@@ -183,8 +183,10 @@ if [ $once = 1 ]; then
   exit 0
 fi
 say "serving; logs in $state"
+# Prompts are raw text: the model's chat template is part of it.
+chat="\$'<|im_start|>user\\nWhat is the capital of France?<|im_end|>\\n<|im_start|>assistant\\n'"
 printf '%s\n' \
-  "ask       build/dev/bin/loractl --address 127.0.0.1:$(port_of coordinator grpc) generate --model NAME PROMPT" \
+  "ask       build/dev/bin/loractl --address 127.0.0.1:$(port_of coordinator grpc) generate --model pirate --parse-special --temperature 0 --max-tokens 64 $chat" \
   "metrics   http://127.0.0.1:$(port_of coordinator metrics)/metrics (coordinator)" \
   "          http://127.0.0.1:$(port_of worker metrics)/metrics (worker)" \
   "stop      deploy/quickstart.sh --stop"

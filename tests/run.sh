@@ -4,7 +4,8 @@
 #
 # usage: tests/run.sh [options]
 #   --quick          leave out the sanitizer builds
-#   --only REGEX     run the matching tests of the dev build only
+#   --only REGEX     build and run the tests of the dev build whose names match; a folder's unit
+#                    tests are one (coordinator_frontend_test); `ctest --test-dir build/dev -N` lists
 #   --jobs N         compile and test jobs (default: the number of cores)
 #   --no-packages    leave the system's packages alone
 #   --help
@@ -66,7 +67,27 @@ run_preset() {
   times+=("$preset tests $((SECONDS - began)) s")
 }
 
+# find_only: sets `only_targets` to what the tests that --only names need built: themselves, or all
+# where one of them is a script. Ends when there are none, before anything is built.
+find_only() {
+  local name names
+  deploy/install.sh --tests --no-build ${install[@]+"${install[@]}"} || exit 1
+  cmake --preset dev >/dev/null || exit 1
+  names=$(ctest --test-dir build/dev -N -R "$only" 2>/dev/null | sed -n 's/^ *Test *#[0-9]*: //p')
+  [ -n "$names" ] ||
+    die "--only $only: no test has such a name; 'ctest --test-dir build/dev -N' lists them"
+  for name in $names; do
+    if ! ninja -C build/dev -t query "$name" >/dev/null 2>&1; then
+      only_targets=()
+      return
+    fi
+    only_targets+=("$name")
+  done
+}
+
 cd "$ROOT" || exit 1
+only_targets=()
+[ -z "$only" ] || find_only
 launcher=()
 # Tests of the CUDA kernels are built wherever there is a toolkit, and run where there is a GPU.
 gpu=()
@@ -78,7 +99,7 @@ elif [ "$gpus" = 1 ]; then
   gpu=(-LE gpus)
   times+=("one GPU here: tests labelled gpus were not run")
 fi
-run_preset dev -- ${gpu[@]+"${gpu[@]}"} ${only:+-R "$only"}
+run_preset dev ${only_targets[@]+"${only_targets[@]}"} -- ${gpu[@]+"${gpu[@]}"} ${only:+-R "$only"}
 if [ $quick = 0 ]; then
   run_preset asan sanitized_tests -- -L sanitized
   # The thread sanitizer's shadow memory does not fit every address space layout.

@@ -22,6 +22,12 @@ class InstallTest(unittest.TestCase):
                     self.assertEqual(2, done.returncode)
                     self.assertIn("unknown option --no-such-option", done.stdout)
 
+    def test_only_without_a_match_ends_before_the_build(self):
+        done = scripts.run("../tests/run.sh", "--only", "no_such_name", "--no-packages")
+        self.assertEqual(1, done.returncode, done.stdout)
+        self.assertIn("--only no_such_name: no test has such a name", done.stdout)
+        self.assertNotIn("building", done.stdout)
+
     def test_help_fits_a_screen(self):
         for name in sorted(os.listdir(os.path.join(scripts.ROOT, "deploy"))):
             if name.endswith(".sh") and name != "lib.sh":

@@ -55,6 +55,12 @@ class QuickstartTest(unittest.TestCase):
         self.assertIsNotNone(widest, done.stdout)
         self.assertEqual(len(models) - 1, int(widest.group(2)), done.stdout)
         self.assertRegex(done.stdout, r"(?m)^metrics +http://127\.0\.0\.1:\d+/metrics")
+        # The command to copy gives a sensible answer.
+        ask = re.search(r"(?m)^ask +(\S*loractl .*)$", done.stdout).group(1)
+        answer = subprocess.run(["bash", "-c", ask], cwd=scripts.ROOT, text=True, check=False,
+                                capture_output=True, timeout=120)
+        self.assertEqual(0, answer.returncode, answer.stderr)
+        self.assertIn("Paris", answer.stdout)
         self.assertRegex(done.stdout, r"(?m)^stop +deploy/quickstart\.sh --stop$")
 
         promtool = os.path.join(scripts.ROOT, "build/tools/promtool")
