@@ -71,6 +71,52 @@ class Product {
   LinearShrink shrink_;
 };
 
+struct Shape {
+  int n, k, targets;
+};
+
+void ExpectShrinks(Linear* linear, int m, Mix mix, const Shape& shape) {
+  SCOPED_TRACE(testing::Message() << "n " << shape.n << " k " << shape.k);
+  Product product(m, shape.n, shape.k, shape.targets, mix);
+  const LinearArgs shrinking = product.Shrinking();
+  const bool shrinks = m <= 16;
+  EXPECT_EQ(linear->Shrinks(shrinking), shrinks);
+  if (!shrinks) return;
+  product.Poison();
+  ASSERT_EQ(linear->Run(product.args(), nullptr), "");
+  LoraShrink(product.adapters().step(), product.adapters().targets(), product.args().x, m, nullptr);
+  const std::vector<std::byte> out = product.Out();
+  const std::vector<uint32_t> v = product.V();
+  product.Poison();
+  ASSERT_EQ(linear->Run(shrinking, nullptr), "");
+  ASSERT_EQ(cudaSuccess, cudaDeviceSynchronize());
+  EXPECT_EQ(product.Out(), out);
+  EXPECT_EQ(product.V(), v);
+}
+
+void ExpectExpands(Linear* linear, int m, Mix mix, const Shape& shape) {
+  SCOPED_TRACE(testing::Message() << "n " << shape.n << " k " << shape.k);
+  Product product(m, shape.n, shape.k, shape.targets, mix);
+  LinearArgs gated = product.Shrinking();
+  const bool gates = m > 8 && product.adapters().step().max_tiles <= 32;
+  EXPECT_EQ(linear->Gates(gated), gates);
+  if (!gates) return;
+  gated.gated = true;
+  product.Poison();
+  ASSERT_EQ(linear->Run(product.args(), nullptr), "");
+  const LoraStep step = product.adapters().step();
+  LoraShrink(step, product.adapters().targets(), product.args().x, m, nullptr);
+  DeviceArray<std::byte> want(std::vector<std::byte>(size_t{1} * m * shape.n));
+  SiluMul({Type::kBF16, gated.out, shape.n / 2, m, want.get()}, step, product.adapters().targets(),
+          nullptr);
+  product.Poison();
+  for (int i = 0; i < 3; ++i) ASSERT_EQ(linear->Run(gated, nullptr), "");
+  ASSERT_EQ(cudaSuccess, cudaDeviceSynchronize());
+  std::vector<std::byte> got = product.Out();
+  got.resize(want.size());
+  EXPECT_EQ(got, want.Get());
+}
+
 class LoraLinearCudaTest : public testing::TestWithParam<std::tuple<int, Mix>> {
  protected:
   void SetUp() override {
@@ -81,63 +127,33 @@ class LoraLinearCudaTest : public testing::TestWithParam<std::tuple<int, Mix>> {
   std::unique_ptr<Linear> linear_;
 };
 
-struct Shape {
-  int n, k, targets;
-};
-
 // Tiles of one, two and four instructions, one block and two for a tile, tails of k.
 TEST_P(LoraLinearCudaTest, ShrinksOnTheWayWithTheSameBits) {
   const auto [m, mix] = GetParam();
-  for (const auto& [n, k, targets] :
-       {Shape{4096, 4104, 1}, Shape{6144, 2056, 3}, Shape{28672, 520, 2}}) {
-    if (m > 16 && n > 4096) continue;
-    SCOPED_TRACE(testing::Message() << "n " << n << " k " << k);
-    Product product(m, n, k, targets, mix);
-    const LinearArgs shrinking = product.Shrinking();
-    EXPECT_EQ(linear_->Shrinks(shrinking), m <= 16);
-    if (m > 16) continue;
-    product.Poison();
-    ASSERT_EQ(linear_->Run(product.args(), nullptr), "");
-    LoraShrink(product.adapters().step(), product.adapters().targets(), product.args().x, m,
-               nullptr);
-    const std::vector<std::byte> out = product.Out();
-    const std::vector<uint32_t> v = product.V();
-    for (int i = 0; i < 2; ++i) {
-      product.Poison();
-      ASSERT_EQ(linear_->Run(shrinking, nullptr), "");
-      ASSERT_EQ(cudaSuccess, cudaDeviceSynchronize());
-      EXPECT_EQ(product.Out(), out);
-      EXPECT_EQ(product.V(), v);
-    }
-  }
+  ExpectShrinks(linear_.get(), m, mix, {4096, 4104, 1});
+  ExpectShrinks(linear_.get(), m, mix, {6144, 2056, 3});
+  ExpectShrinks(linear_.get(), m, mix, {28672, 520, 2});
 }
 
 // Tails of a tile's columns, more pairs of tiles and columns than warps, one launch behind another.
 TEST_P(LoraLinearCudaTest, GatedItExpandsOnTheWayWithTheSameBits) {
   const auto [m, mix] = GetParam();
-  for (const auto& [n, k, targets] : {Shape{27648, 200, 2}, Shape{17024, 2312, 2}}) {
-    if (n < 20000 && m % 16 != 0) continue;
-    SCOPED_TRACE(testing::Message() << "n " << n << " k " << k);
-    Product product(m, n, k, targets, mix);
-    LinearArgs gated = product.Shrinking();
-    const bool gates = linear_->Gates(gated);
-    EXPECT_EQ(gates, m > 8 && product.adapters().step().max_tiles <= 32);
-    if (!gates) continue;
-    gated.gated = true;
-    product.Poison();
-    ASSERT_EQ(linear_->Run(product.args(), nullptr), "");
-    const LoraStep step = product.adapters().step();
-    LoraShrink(step, product.adapters().targets(), product.args().x, m, nullptr);
-    DeviceArray<std::byte> want(std::vector<std::byte>(size_t{1} * m * n));
-    SiluMul({Type::kBF16, gated.out, n / 2, m, want.get()}, step, product.adapters().targets(),
-            nullptr);
-    product.Poison();
-    for (int i = 0; i < 3; ++i) ASSERT_EQ(linear_->Run(gated, nullptr), "");
-    ASSERT_EQ(cudaSuccess, cudaDeviceSynchronize());
-    std::vector<std::byte> got = product.Out();
-    got.resize(want.size());
-    EXPECT_EQ(got, want.Get());
-  }
+  ExpectExpands(linear_.get(), m, mix, {27648, 200, 2});
+  if (m % 16 == 0) ExpectExpands(linear_.get(), m, mix, {17024, 2312, 2});
+}
+
+TEST(FewLoraLinearLaunches, Shrinks) {
+  std::string error;
+  const std::unique_ptr<Linear> linear = MakeLinear(&error);
+  ASSERT_NE(linear, nullptr) << error;
+  ExpectShrinks(linear.get(), 13, Mix::kMixedRanks, {2048, 1032, 1});
+}
+
+TEST(FewLoraLinearLaunches, Expands) {
+  std::string error;
+  const std::unique_ptr<Linear> linear = MakeLinear(&error);
+  ASSERT_NE(linear, nullptr) << error;
+  ExpectExpands(linear.get(), 33, Mix::kMixedRanks, {17024, 72, 2});
 }
 
 INSTANTIATE_TEST_SUITE_P(Rows, LoraLinearCudaTest,
