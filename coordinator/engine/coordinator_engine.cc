@@ -226,6 +226,7 @@ EngineStatus CoordinatorEngine::Status() const {
   out.lora_sharding = options_.shape.sharding;
   const std::lock_guard lock(groups_mutex_);
   for (const auto& [name, record] : groups_) {
+    if (IsForgotten(record)) continue;
     if (record.engine) {
       out.groups.push_back(record.engine->Snapshot());
     } else if (record.last) {

@@ -100,6 +100,7 @@ class CoordinatorEngine : public Engine, public GroupDirectory {
     std::shared_ptr<GroupEngine> engine;   // from attach until the router has heard of its loss
     std::shared_ptr<const StreamEnd> end;  // of the last one attached
     std::optional<GroupStatus> last;       // of one that is lost
+    std::optional<absl::Time> lost_since;
     // The group comes back with new processes since then.
     std::optional<absl::Time> reforming_since;
     bool drained_before = false;
@@ -109,6 +110,7 @@ class CoordinatorEngine : public Engine, public GroupDirectory {
   absl::StatusOr<BoundModel> ResolveModel(const GenerateRequest& request);
   absl::Status CheckGroup(const GroupInfo& info) const;
   absl::Status CheckNameIsFree(const GroupInfo& info) const;  // under groups_mutex_
+  bool IsForgotten(const GroupRecord& record) const;
   GroupCallbacks CallbacksFor(const std::string& group, uint64_t attach);
   // Of the attach that counts; nothing for an earlier one.
   void ShowState(const std::string& group, uint64_t attach, const char* state);

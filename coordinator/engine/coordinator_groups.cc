@@ -10,6 +10,9 @@
 namespace rootstock {
 namespace {
 
+// A lost or drained group is named for so long, unless one of its name comes.
+constexpr absl::Duration kRemembered = absl::Minutes(10);
+
 absl::Status Mismatch(const std::string& field, const std::string& value, const std::string& text) {
   return MakeError(absl::StatusCode::kFailedPrecondition, Reason::kGroupMismatch, field, value,
                    text);
@@ -72,15 +75,22 @@ absl::Status CoordinatorEngine::CheckNameIsFree(const GroupInfo& info) const {
                                 leader.host, " pid ", leader.pid));
 }
 
+// Nothing refers to such a record: its requests went back to the router when it was lost.
+bool CoordinatorEngine::IsForgotten(const GroupRecord& record) const {
+  return record.lost_since && options_.clock() - *record.lost_since >= kRemembered;
+}
+
 absl::StatusOr<GroupDirectory::Order> CoordinatorEngine::OnHello(const GroupInfo& info) {
   absl::Status status = CheckGroup(info);
   std::shared_ptr<GroupEngine> old;  // ends outside the lock: it may join its thread
   const std::lock_guard lock(groups_mutex_);
+  std::erase_if(groups_, [this](const auto& entry) {
+    if (!IsForgotten(entry.second)) return false;
+    options_.metrics->GroupIs(entry.first, "forgotten");
+    return true;
+  });
   if (status.ok()) status = CheckNameIsFree(info);
-  if (!status.ok()) {
-    LogWarning("group '", info.name, "' refused: ", std::string(status.message()));
-    return status;
-  }
+  RETURN_IF_ERROR(status);  // its stream logs that
   GroupRecord& record = groups_[info.name];
   if (const auto end = std::exchange(record.end, nullptr)) {
     record.reforming_since.reset();
@@ -96,6 +106,7 @@ absl::StatusOr<GroupDirectory::Order> CoordinatorEngine::OnHello(const GroupInfo
   record.epoch = {options_.registry->incarnation(), next_attach_++};
   record.forming = true;
   record.last.reset();
+  record.lost_since.reset();
   options_.metrics->GroupIs(info.name, "forming");
   return Order{record.epoch, options_.limits};
 }
@@ -110,21 +121,27 @@ void CoordinatorEngine::OnFormingLost(const std::string& group, const Epoch& epo
   record.last->info = record.info;
   record.last->epoch = epoch;
   record.last->state = "broken";
+  record.lost_since = options_.clock();
   options_.metrics->GroupIs(group, "broken");
 }
 
 void CoordinatorEngine::ShowState(const std::string& group, uint64_t attach, const char* state) {
   const std::lock_guard lock(groups_mutex_);
-  if (groups_.at(group).epoch.attach == attach) options_.metrics->GroupIs(group, state);
+  const auto it = groups_.find(group);
+  if (it == groups_.end() || it->second.epoch.attach != attach) return;
+  options_.metrics->GroupIs(group, state);
 }
 
 // On the router's thread, which may join the engine's.
 void CoordinatorEngine::OnGroupGone(const std::string& group, uint64_t attach) {
   std::shared_ptr<GroupEngine> over;  // ends outside the lock
   const std::lock_guard lock(groups_mutex_);
-  GroupRecord& record = groups_.at(group);
+  const auto it = groups_.find(group);
+  if (it == groups_.end()) return;
+  GroupRecord& record = it->second;
   if (record.epoch.attach != attach || !record.engine) return;
   record.last = record.engine->Snapshot();
+  record.lost_since = options_.clock();
   over = std::move(record.engine);
 }
 

@@ -136,6 +136,37 @@ TEST(EngineGroupState, OfALostGroupNothingRuns) {
   EXPECT_EQ(world.engine->DrainGroup("g3").code(), absl::StatusCode::kNotFound);
 }
 
+std::string Named(const World& world) {
+  std::string names;
+  for (const GroupStatus& group : world.engine->Status().groups) names += group.info.name;
+  return names;
+}
+
+TEST(EngineGroupState, OneThatIsLostIsForgottenAfterTenMinutes) {
+  World world;
+  world.AddGroup("a").Die();                  // lost
+  world.AddGroup("b").Die(absl::OkStatus());  // as much as drained
+  world.Run();
+  FakeGroup forming("c", 64, 4);
+  ASSERT_TRUE(forming.Hello(*world.engine).ok());
+  world.engine->OnFormingLost("c", forming.epoch());
+  FakeGroup waiting("d", 64, 4);
+  ASSERT_TRUE(waiting.Hello(*world.engine).ok());  // forms, however long
+  world.executor.Advance(absl::Minutes(10) - absl::Seconds(1));
+  EXPECT_EQ(Named(world), "abcd");
+  FakeGroup back("b", 64, 4);
+  ASSERT_TRUE(back.Hello(*world.engine).ok());
+  world.executor.Advance(absl::Seconds(1));
+  EXPECT_EQ(Named(world), "bd");
+  FakeGroup again("a", 64, 4);  // by now also in the books
+  ASSERT_TRUE(again.Attach(*world.engine).ok());
+  EXPECT_EQ(Named(world), "abd");
+  EXPECT_EQ(world.Metric("group_state{group=\"c\",state=\"broken\"}"),
+            0);  // nobody is woken for it
+  world.executor.Advance(absl::Hours(1));
+  EXPECT_EQ(Named(world), "abd");
+}
+
 TEST(EngineGroupState, OfTwoThatFormUnderOneNameTheFirstAttaches) {
   World world;
   FakeGroup first("g", 64, 4), second("g", 64, 4);

@@ -51,7 +51,10 @@ const char* LoadResult(const absl::Status& outcome) {
   if (outcome.ok()) return "ok";
   const auto detail = GetErrorDetail(outcome);
   if (outcome.code() == absl::StatusCode::kDeadlineExceeded) return "timeout";
-  if (outcome.code() == absl::StatusCode::kResourceExhausted) return "no_space";
+  if (outcome.code() == absl::StatusCode::kResourceExhausted ||
+      (detail && detail->reason == Reason::kTooLarge)) {
+    return "no_space";
+  }
   const bool corrupt = outcome.code() == absl::StatusCode::kDataLoss ||
                        (detail && detail->reason == Reason::kDigestMismatch);
   return corrupt ? "corrupt" : "io_error";
@@ -248,7 +251,7 @@ void EngineMetrics::Reformed(const std::string& group, bool drained, absl::Durat
   reform_seconds_.Observe(absl::ToDoubleSeconds(took));
 }
 
-// One that drained and left is in none of the states: nothing is wrong with it.
+// One that drained and left, or is forgotten, is in none of the states: nothing is wrong with it.
 void EngineMetrics::GroupIs(const std::string& group, const std::string& state) const {
   for (const std::string& s : kGroupStates) group_state_.At(group, s).Set(s == state ? 1 : 0);
   for (const std::string& cause : kReformCauses) reforms_.At(group, cause);  // from 0 on
