@@ -4,20 +4,15 @@
 #include <iterator>
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "common/base/status.h"
+#include "common/flags/host_port.h"
 #include "common/objects/object_store.h"
 
 namespace rootstock {
 namespace {
 
 absl::Status CheckListen(const std::string& listen) {
-  const size_t colon = listen.rfind(':');
-  uint32_t port = 0;
-  if (colon != std::string::npos && colon > 0 &&
-      absl::SimpleAtoi(listen.substr(colon + 1), &port) && port <= 65535) {
-    return absl::OkStatus();
-  }
+  if (IsHostPort(listen, /*lowest_port=*/0)) return absl::OkStatus();
   return InvalidField(Reason::kConfigInvalid, "listen", listen, "must be HOST:PORT");
 }
 

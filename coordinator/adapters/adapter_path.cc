@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <system_error>
 
+#include "absl/strings/str_cat.h"
+#include "common/base/adapter_name.h"
 #include "common/base/status.h"
 
 namespace rootstock {
@@ -10,8 +12,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr size_t kMaxNameBytes = 63;
-constexpr size_t kMaxTenantBytes = 63;
 constexpr int kMaxFiles = 1000;
 
 bool IsInside(const fs::path& root, const fs::path& path) {
@@ -25,19 +25,15 @@ absl::Status BadPath(const std::string& path, const std::string& why) {
 }  // namespace
 
 absl::Status CheckAdapterName(const std::string& name) {
-  const auto plain = [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9'); };
-  const bool good = !name.empty() && name.size() <= kMaxNameBytes && plain(name[0]) &&
-                    std::all_of(name.begin(), name.end(), [&](char c) {
-                      return plain(c) || c == '.' || c == '_' || c == '-';
-                    });
-  if (good) return absl::OkStatus();
+  if (IsPlainName(name)) return absl::OkStatus();
   return InvalidField(Reason::kInvalidArgument, "name", name,
-                      "must match [a-z0-9][a-z0-9._-]{0,62} (adapter names)");
+                      absl::StrCat("must match ", kNamePattern, " (adapter names)"));
 }
 
 absl::Status CheckTenant(const std::string& tenant) {
-  if (!tenant.empty() && tenant.size() <= kMaxTenantBytes) return absl::OkStatus();
-  return InvalidField(Reason::kInvalidArgument, "tenant", tenant, "1 to 63 bytes");
+  if (IsPlainName(tenant)) return absl::OkStatus();
+  return InvalidField(Reason::kInvalidArgument, "tenant", tenant,
+                      absl::StrCat("must match ", kNamePattern));
 }
 
 absl::Status CheckNewName(const std::string& name, const std::string& tenant,

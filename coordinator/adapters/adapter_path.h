@@ -10,7 +10,7 @@ namespace rootstock {
 
 // [a-z0-9][a-z0-9._-]{0,62}
 absl::Status CheckAdapterName(const std::string& name);
-// 1 to 63 bytes.
+// As names are: it stands in paths and logs.
 absl::Status CheckTenant(const std::string& tenant);
 
 // A name that something new may have: well formed, of a tenant, not the base's. INVALID_ARGUMENT,

@@ -9,9 +9,9 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/flags/host_port.h"
 #include "rootstock/v1/types.pb.h"
 
 namespace rootstock {
@@ -74,12 +74,7 @@ void TryToConnect(grpc::Channel& channel, const ClientOptions& options) {
 }  // namespace
 
 absl::Status CheckAddress(const std::string& address) {
-  const size_t colon = address.rfind(':');
-  uint32_t port = 0;
-  if (colon != std::string::npos && colon > 0 && address.find("//") == std::string::npos &&
-      absl::SimpleAtoi(address.substr(colon + 1), &port) && port > 0 && port <= 65535) {
-    return absl::OkStatus();
-  }
+  if (IsHostPort(address, /*lowest_port=*/1)) return absl::OkStatus();
   return InvalidField(Reason::kInvalidArgument, "address", address, "must be HOST:PORT");
 }
 

@@ -92,7 +92,7 @@ TEST_F(CommandLineTest, TextsAndTokens) {
   EXPECT_EQ(Parse({"detokenize", "1", "--skip-special-tokens=false"}), "detokenize");
   EXPECT_TRUE(values_.detokenize.has_skip_special_tokens());
   EXPECT_FALSE(values_.detokenize.skip_special_tokens());
-  EXPECT_THAT(Parse({"detokenize", "1,x"}), HasSubstr("IDS=x: not a number"));
+  EXPECT_THAT(Parse({"detokenize", "1,x"}), HasSubstr("IDS=x: must be a whole number"));
 }
 
 TEST_F(CommandLineTest, OnePromptOnly) {

@@ -176,17 +176,24 @@ int Generate(const ClientOptions& options, v1::GenerateRequest request) {
   LinePrinter printer(0);
   LabelledLines lines(&printer, "", many);
   Answer answer;
+  bool in_line = false;
   grpc::ClientContext context;
   const grpc::Status status = caller.Run(request, context, answer, [&](const v1::Delta& delta) {
     if (options.json) return;
     if (many) {
       lines.Add(delta);
     } else {
-      std::fputs(ShownText(delta).c_str(), stdout);
+      const std::string text = ShownText(delta);
+      if (!text.empty()) in_line = text.back() != '\n';
+      std::fputs(text.c_str(), stdout);
       std::fflush(stdout);
     }
   });
   if (OutputLost()) return kExitFailed;
+  if (!status.ok() && in_line) {  // the error has a line of its own
+    std::fputc('\n', stdout);
+    std::fflush(stdout);
+  }
   if (!status.ok()) return Fail(options, status, context);
   std::printf("%s\n", options.json ? answer.ToJson().dump().c_str() : "");
   return kExitOk;

@@ -1,8 +1,10 @@
 #include "coordinator/ctl/request_flags.h"
 
 #include <algorithm>
+#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <type_traits>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -20,8 +22,14 @@ using Texts = std::vector<std::string>;
 
 constexpr size_t kShownBytes = 40;
 
+template <typename T>
 absl::Status NotANumber(const std::string& name, const std::string& text) {
-  return InvalidField(Reason::kInvalidArgument, name, text, "not a number");
+  if (std::is_floating_point_v<T>) {
+    return InvalidField(Reason::kInvalidArgument, name, text, "not a number");
+  }
+  return InvalidField(Reason::kInvalidArgument, name, text,
+                      absl::StrCat("must be a whole number from ", std::numeric_limits<T>::min(),
+                                   " to ", std::numeric_limits<T>::max()));
 }
 
 template <typename T>
@@ -53,7 +61,7 @@ class RequestTable {
     rows_.push_back(Make(name, FlagSetter::Kind::kText, "N", help,
                          [name, apply, &request = request_](const Texts& texts) {
                            T value{};
-                           if (!Parse(texts[0], &value)) return NotANumber(name, texts[0]);
+                           if (!Parse(texts[0], &value)) return NotANumber<T>(name, texts[0]);
                            apply(value, request);
                            return absl::OkStatus();
                          }));
@@ -257,7 +265,7 @@ absl::StatusOr<std::vector<int32_t>> ParseIds(const std::string& name,
       }
       for (const std::string& item : items) {
         int32_t id = 0;
-        if (!absl::SimpleAtoi(item, &id)) return NotANumber(name, item);
+        if (!absl::SimpleAtoi(item, &id)) return NotANumber<int32_t>(name, item);
         ids.push_back(id);
       }
     }

@@ -3,6 +3,7 @@
 #include <fstream>
 #include <set>
 
+#include "absl/strings/str_cat.h"
 #include "common/flags/flag_value.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -115,6 +116,11 @@ TEST(RequestFlags, ErrorsNameKeyAndValue) {
   EXPECT_THAT(Error(R"({"max_tokens": "many"})"), HasSubstr("max-tokens=many"));
   EXPECT_THAT(Error(R"({"max_tokens": [1, 2]})"), HasSubstr("max-tokens=[1,2]"));
   EXPECT_THAT(Error(R"({"max_tokens": null})"), HasSubstr("max-tokens=null"));
+  for (const char* number : {"1.5", "99999999999"}) {
+    EXPECT_THAT(Error(absl::StrCat(R"({"max_tokens": )", number, "}")),
+                HasSubstr(absl::StrCat("max-tokens=", number,
+                                       ": must be a whole number from -2147483648 to 2147483647")));
+  }
   EXPECT_THAT(Error(R"({"ignore_eos": 3})"), HasSubstr("ignore-eos=3"));
   EXPECT_THAT(Error(R"({"token_ids": [1, "x"]})"), HasSubstr("token-ids=x"));
   for (const std::string ids : {"1,,2", ",1", "1,", "1, ,2", " "}) {

@@ -3,12 +3,18 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
+#include <memory>
 #include <optional>
+#include <system_error>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/adapter_name.h"
 #include "common/base/digest.h"
 #include "coordinator/ctl/commands.h"
 #include "coordinator/ctl/registered.h"
@@ -19,6 +25,8 @@ namespace {
 
 constexpr size_t kPieceBytes = 512 << 10;
 constexpr const char* kFiles[] = {"adapter_config.json", "adapter_model.safetensors"};
+constexpr std::chrono::milliseconds kPause{200};
+constexpr std::chrono::seconds kPatience{60};
 
 // On a terminal, one line that is written over.
 class Progress {
@@ -43,6 +51,15 @@ class Progress {
 // Nothing, and a line on stderr, for a file that can't be read.
 std::optional<v1::UploadFile> Describe(const std::string& directory, const std::string& name) {
   const std::string path = directory + "/" + name;
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) {  // reading a pipe waits for its writer
+    const bool pickled = std::filesystem::exists(directory + "/adapter_model.bin");
+    std::fprintf(
+        stderr, "loractl: path=%s: can't be read: %s%s\n", path.c_str(),
+        error ? error.message().c_str() : "no regular file",
+        name == kFiles[1] && pickled ? "; adapter_model.bin, pickled weights, is not read" : "");
+    return std::nullopt;
+  }
   std::ifstream in(path, std::ios::binary);
   v1::UploadFile file;
   Sha256 hash;
@@ -132,6 +149,33 @@ void TellWhatStays(v1::Uploads::Stub& stub, const ClientOptions& options, const 
                id.c_str());
 }
 
+// What the last call said.
+struct Try {
+  grpc::Status status;
+  std::unique_ptr<grpc::ClientContext> context;
+  v1::RegisterResponse response;
+};
+
+// From Start to Finish; `finish` gets the upload's id.
+Try TryUpload(v1::Uploads::Stub& stub, const ClientOptions& options,
+              const v1::StartUploadRequest& start, const std::string& directory,
+              v1::FinishUploadRequest& finish) {
+  Try out;
+  const auto next = [&] {
+    out.context = std::make_unique<grpc::ClientContext>();
+    SetDeadline(options, *out.context);
+    return out.context.get();
+  };
+  v1::Upload upload;
+  finish.clear_upload_id();
+  out.status = stub.Start(next(), start, &upload);
+  if (!out.status.ok()) return out;
+  finish.set_upload_id(upload.upload_id());
+  out.status = SendAll(stub, *next(), options.tenant, directory, upload);
+  if (out.status.ok()) out.status = stub.Finish(next(), finish, &out.response);
+  return out;
+}
+
 }  // namespace
 
 int AbortUpload(const ClientOptions& options, const std::string& upload_id) {
@@ -150,6 +194,10 @@ int AbortUpload(const ClientOptions& options, const std::string& upload_id) {
 
 int UploadAdapter(const ClientOptions& options, const std::string& name,
                   const std::string& directory, bool new_version) {
+  if (!IsPlainName(name)) {  // found out before a byte is sent
+    std::fprintf(stderr, "loractl: NAME=%s: must match %s\n", name.c_str(), kNamePattern);
+    return kExitUsage;
+  }
   v1::StartUploadRequest start;
   start.set_tenant(options.tenant);
   for (const char* file : kFiles) {
@@ -158,34 +206,27 @@ int UploadAdapter(const ClientOptions& options, const std::string& name,
     *start.add_files() = *std::move(described);
   }
   const auto stub = v1::Uploads::NewStub(Connect(options));
-  v1::Upload upload;
-  grpc::ClientContext starting;
-  SetDeadline(options, starting);
-  grpc::Status status = stub->Start(&starting, start, &upload);
-  if (!status.ok()) return Fail(options, status, starting);
-  grpc::ClientContext writing;
-  SetDeadline(options, writing);
-  status = SendAll(*stub, writing, options.tenant, directory, upload);
-  if (!status.ok()) {
-    const int code = Fail(options, status, writing);
-    TellWhatStays(*stub, options, upload.upload_id());
-    return code;
-  }
   v1::FinishUploadRequest finish;
   finish.set_tenant(options.tenant);
-  finish.set_upload_id(upload.upload_id());
   finish.set_name(name);
   finish.set_new_version(new_version);
-  grpc::ClientContext finishing;
-  SetDeadline(options, finishing);
-  v1::RegisterResponse response;
-  status = stub->Finish(&finishing, finish, &response);
-  if (!status.ok()) {
-    const int code = Fail(options, status, finishing);
-    TellWhatStays(*stub, options, upload.upload_id());
+  Try last = TryUpload(*stub, options, start, directory, finish);
+  // An earlier call whose client has gone comes to its end first.
+  auto waited = std::chrono::milliseconds(0);
+  while (last.status.error_code() == grpc::StatusCode::ABORTED && waited < kPatience) {
+    if (waited.count() == 0) {
+      std::fputs("loractl: another call works on this upload: waiting for its end\n", stderr);
+    }
+    std::this_thread::sleep_for(kPause);
+    waited += kPause;
+    last = TryUpload(*stub, options, start, directory, finish);
+  }
+  if (!last.status.ok()) {
+    const int code = Fail(options, last.status, *last.context);
+    if (!finish.upload_id().empty()) TellWhatStays(*stub, options, finish.upload_id());
     return code;
   }
-  PrintRegistered(options, response.adapter());
+  PrintRegistered(options, last.response.adapter());
   return kExitOk;
 }
 

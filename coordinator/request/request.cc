@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/adapter_name.h"
 #include "common/base/status.h"
 
 namespace rootstock {
@@ -14,7 +15,6 @@ constexpr int32_t kMaxSamples = 128;
 // Keep one plan's bytes bounded: these lists travel with each new sequence.
 constexpr size_t kMaxListedTokens = 1024;
 constexpr size_t kMaxIdBytes = 256;
-constexpr size_t kMaxTenantBytes = 63;
 // gRPC states timeouts to three digits or fewer, rounded up: under 1 % too long, taken twice.
 constexpr int64_t kTimeoutRounding = 50;
 constexpr absl::Duration kTransit = absl::Milliseconds(50);
@@ -117,8 +117,8 @@ absl::Status CheckFields(const GenerateRequest& request, const ServedModel& mode
   if (request.request_id.size() > kMaxIdBytes) {
     return Bad("request_id", request.request_id, "at most 256 bytes");
   }
-  if (request.tenant.empty() || request.tenant.size() > kMaxTenantBytes) {
-    return Bad("tenant", request.tenant, "1 to 63 bytes");
+  if (!IsPlainName(request.tenant)) {
+    return Bad("tenant", request.tenant, absl::StrCat("must match ", kNamePattern));
   }
   RETURN_IF_ERROR(CheckSampling(request.sampling, model.vocab_size));
   if (request.max_tokens && *request.max_tokens < 1) {

@@ -72,6 +72,7 @@ TEST(Request, EachBadFieldIsNamedWithItsValue) {
       {[](auto& r) { r.text = "both"; }, "prompt: exactly one"},
       {[](auto& r) { r.token_ids.reset(); }, "prompt: exactly one"},
       {[](auto& r) { r.tenant = ""; }, "tenant: "},
+      {[](auto& r) { r.tenant = "a\nb\x1b[31m"; }, "tenant=a"},
   };
   for (const auto& c : cases) {
     GenerateRequest r = Request();
