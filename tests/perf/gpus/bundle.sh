@@ -12,7 +12,7 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 to=$scratch/rootstock
 mkdir -p "$to/build/dev/bin" "$to/build/dev/gpu_tests" "$to/build/dev/lib"
-cp "$build"/bin/{lora-coordinator,lora-worker,loractl,lora-bench} "$to/build/dev/bin/"
+cp "$build"/bin/{lora-coordinator,lora-worker,loractl,lora-bench,*.so} "$to/build/dev/bin/"
 for test in "$build/gpu_tests/worker_group_gpus_test"; do
   [ ! -x "$test" ] || cp "$test" "$to/build/dev/gpu_tests/"
 done
@@ -22,5 +22,5 @@ find "$to/build/dev" -type f -exec ldd {} + | awk '$3 ~ /^\// { print $3 }' |
   sort -u | xargs -I{} cp -Lu {} "$to/build/dev/lib/"
 git -C "$root" ls-files tests deploy coordinator/frontend |
   (cd "$root" && tar c --files-from=- 2>/dev/null) | tar x -C "$to"
-tar c -C "$scratch" rootstock | xz -T0 -6 >"$bundle"
+tar c -C "$scratch" rootstock | xz -T0 -3 >"$bundle"
 du -h "$bundle"

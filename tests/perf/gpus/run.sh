@@ -21,6 +21,7 @@ part() { # NAME COMMAND...
   "$@" >"$out/$name.log" 2>&1 || code=$?
   echo "$name: exit code $code, $((SECONDS - began)) s"
   [ "$code" -eq 0 ] || { failed=1 && tail -n 5 "$out/$name.log"; }
+  return "$code"
 }
 bench() { # NAME ARGUMENT...
   local name=$1
@@ -34,22 +35,22 @@ step() { # NAME SHAPE RANKS ARGUMENT...
   bench "$name" step --np "$np" --model "$out/$shape" --dummy --device "$device" \
     --context "$context" --steps "$steps" --rounds "$rounds" "$@"
 }
-cases=(--lora-rank 16 --case 1x1 --case 16x8 --case 64x8 --case 64x64)
-half_case=32x8 whole_case=64x8
+lora=(--lora-rank 16)
+cases=(--case 1x1 --case 16x8 --case 64x8 --case 64x64)
+half=32x8 whole=64x8
 if [ "$device" != cuda ]; then
-  cases=(--lora-rank 3 --case 1x1 --case 4x2 --threads 1)
-  half_case=2x2 whole_case=4x2
+  lora=(--lora-rank 3 --threads 1)
+  cases=(--case 1x1 --case 4x2)
+  half=2x2 whole=4x2
 fi
 
 run_tests() {
   local suite=gpus_test
   [ "$device" = cuda ] || suite=test
-  (cd "$root/tests/integration" && for name in golden sharding faults; do
-    [ -f "${name}_$suite.py" ] && part "tests-$name" "$python" -m unittest -v "${name}_$suite"
-  done)
-  for test in "$build"/gpu_tests/worker_group_gpus_test; do
-    [ "$device" = cuda ] && [ -x "$test" ] && part tests-group "$test"
+  for name in golden sharding faults; do
+    part "tests-$name" env -C "$root/tests/integration" "$python" -m unittest -v "${name}_$suite"
   done
+  [ "$device" = cuda ] && part tests-group "$build/gpu_tests/worker_group_gpus_test"
 }
 run_collectives() {
   [ "$device" = cuda ] && bench collectives collectives --np "$ranks"
@@ -57,21 +58,21 @@ run_collectives() {
 run_steps() {
   for shape in $shapes; do
     for way in replicated fully-sharded; do
-      step "step-$shape-$way" "$shape" "$ranks" "${cases[@]}" --lora-sharding $way
+      step "step-$shape-$way" "$shape" "$ranks" "${lora[@]}" "${cases[@]}" --lora-sharding $way
     done
-    step "step-$shape-alone" "$shape" 0 "${cases[@]}" --alone-of "$ranks"
+    step "step-$shape-alone" "$shape" 0 "${lora[@]}" "${cases[@]}" --alone-of "$ranks"
   done
 }
 # The same rows by two groups of half the ranks each, at once, and by one.
 run_groups() {
-  local half=$((ranks / 2)) shape=${shapes##* }
+  local each=$((ranks / 2)) shape=${shapes##* }
   local first last
-  first=$(seq -s , 0 $((half - 1))) last=$(seq -s , $half $((ranks - 1)))
-  CUDA_VISIBLE_DEVICES=$first step groups-half-0 "$shape" "$half" --lora-rank 16 --case $half_case &
+  first=$(seq -s , 0 $((each - 1))) last=$(seq -s , $each $((ranks - 1)))
+  CUDA_VISIBLE_DEVICES=$first step groups-half-0 "$shape" "$each" "${lora[@]}" --case $half &
   local other=$!
-  CUDA_VISIBLE_DEVICES=$last step groups-half-1 "$shape" "$half" --lora-rank 16 --case $half_case
-  wait "$other"
-  step groups-one "$shape" "$ranks" --lora-rank 16 --case $whole_case
+  CUDA_VISIBLE_DEVICES=$last step groups-half-1 "$shape" "$each" "${lora[@]}" --case $half
+  wait "$other" || failed=1
+  step groups-one "$shape" "$ranks" "${lora[@]}" --case $whole
 }
 
 shapes=${SHAPES:-8b 70b}
