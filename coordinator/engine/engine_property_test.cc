@@ -130,6 +130,8 @@ class RandomLife {
     }
     for (int i = 0; i < 3; ++i) UnloadNow(Sha256Of("v" + std::to_string(i)));
     world_.Settle();
+    world_.executor.Advance(absl::Seconds(1));  // what ended requests held leaves at a tick
+    world_.Settle();
     EXPECT_EQ(unloaded_, unloads_);
     for (const auto& [name, group] : world_.groups) {
       EXPECT_EQ(world_.StatusOf(name).pages_adapter, 0u);

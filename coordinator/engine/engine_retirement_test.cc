@@ -158,6 +158,43 @@ TEST(EngineRetirement, F2WhatARequestStillHoldsStaysForItsReplay) {
   world.ExpectClean();
 }
 
+// Nobody orders it to leave this group any more: its retirement was carried out elsewhere.
+TEST(EngineRetirement, F2WhatAnEndedRequestStillHoldsLeavesLater) {
+  World world;
+  FakeGroup& away = world.AddGroup("away");
+  world.Add("a");
+  world.Generate(World::Ask("a", {5, 6}, 3));
+  world.Settle();
+  away.Die();
+  world.Run();
+  FakeGroup& group = world.AddGroup("g");
+  const auto sent = world.Generate(World::Ask("a", {5, 6}, 30));
+  for (int i = 0; i < 5; ++i) {
+    world.Run();
+    group.CompleteAll();
+  }
+  world.Run();
+  world.Unregister("a");
+  world.engine->Cancel(sent.number);
+  world.Run();
+  ASSERT_TRUE(sent.heard->done);
+  ASSERT_GT(group.pending_steps(), 0u);  // with rows of it
+  for (const bool keep : {true, false}) {
+    ASSERT_TRUE(away.Attach(*world.engine, keep).ok());
+    world.Run();
+    if (keep) away.Die();
+    world.Run();
+  }
+  EXPECT_EQ(away.fetched().size(), 1u);
+  world.Settle();
+  world.executor.Advance(absl::Seconds(1));
+  world.Settle();
+  EXPECT_TRUE(away.fetched().empty());
+  EXPECT_TRUE(away.residents().empty());
+  EXPECT_TRUE(group.fetched().empty());
+  world.ExpectClean();
+}
+
 // A large attach report goes on in what follows.
 TEST(EngineRetirement, F2WhatTheNodesTellOfLaterLeavesThemToo) {
   World world;

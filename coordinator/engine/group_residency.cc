@@ -41,22 +41,31 @@ absl::Status GroupEngine::AdoptResidents() {
                                found.layout_id, static_cast<uint32_t>(found.pages.size())}));
     const bool held = config_.find_digest(found.digest) != nullptr;
     if (!held || !footprint) adapters_.Discard(found.digest, /*all_tiers=*/!held);
+    NoteIfNameless(found.digest);
   }
   for (const CachedAdapter& found : config_.report.cached) NoteIfNameless(found.digest);
   DropNameless();
   return absl::OkStatus();
 }
 
-// Its last name may have gone while the group was away. What a request holds leaves with that.
+// Its last name may have gone while the group was away.
 void GroupEngine::NoteIfNameless(const Digest& digest) {
-  if (!config_.find_digest(digest)) nameless_.insert(digest);
+  if (!config_.has_name(digest)) nameless_.insert(digest);
 }
 
-// A few at a time: the group carries out each between two steps.
+// A few at a time: the group carries out each between two steps. What a request still holds is kept
+// for it, and looked at again at every completion.
 void GroupEngine::DropNameless() {
-  while (!nameless_.empty() && nameless_drops_ < kMostNamelessDrops) {
-    const Digest digest = nameless_.extract(nameless_.begin()).value();
-    if (config_.find_digest(digest)) continue;  // it was registered again
+  for (auto it = nameless_.begin();
+       it != nameless_.end() && nameless_drops_ < kMostNamelessDrops;) {
+    const Digest digest = *it;
+    const bool named = config_.has_name(digest);
+    if (!named && config_.find_digest(digest)) {
+      ++it;
+      continue;
+    }
+    it = nameless_.erase(it);
+    if (named || !adapters_.NearestTier(digest)) continue;
     ++nameless_drops_;
     adapters_.Unload(digest, [this](const TierBytes&) { --nameless_drops_; });
   }
