@@ -56,6 +56,7 @@ absl::StatusOr<int> Serve(const WorkerOptions& options, GroupBus& bus, Metrics& 
   auto started = MetricsServer::Start(metrics, "0.0.0.0", port);
   RETURN_IF_ERROR(bus.Agree(started.status()));
   server = *std::move(started);
+  RETURN_IF_ERROR(bus.Agree(CheckTakesFiles(options.cache_dir + "/adapters")));
   const HostPlace place{node.local_rank, node.local_size};
   absl::StatusOr<ModelPlan> plan = PlanModel(options, bus.tp_size(), place);
   RETURN_IF_ERROR(bus.Agree(plan.status()));
@@ -63,7 +64,6 @@ absl::StatusOr<int> Serve(const WorkerOptions& options, GroupBus& bus, Metrics& 
       options.threads > 0 ? static_cast<int>(options.threads) : CpuThreads(node.local_size);
   absl::StatusOr<Backend> backend = MakeBackend(*plan, place, threads);
   RETURN_IF_ERROR(bus.Agree(backend.status()));
-  const std::string device = backend->device->name();
   const RankHello hello =
       MakeHello(options, *plan, *backend->device, bus.tp_size(), server->port());
   ASSIGN_OR_RETURN(const Group group, Rendezvous(bus, hello));
@@ -71,7 +71,7 @@ absl::StatusOr<int> Serve(const WorkerOptions& options, GroupBus& bus, Metrics& 
 
   WorkerMetrics worker_metrics(
       metrics, bus.tp_rank(),
-      {plan->cuda ? device : "", hello.rank.host, options.group, hello.rank.build});
+      {plan->cuda ? hello.rank.device : "", hello.rank.host, options.group, hello.rank.build});
   const auto on_loss = [&guard, &worker_metrics](const GroupLoss& loss) {
     worker_metrics.CountLoss(loss);
     EndGroup(*guard, loss.why);
@@ -87,14 +87,14 @@ absl::StatusOr<int> Serve(const WorkerOptions& options, GroupBus& bus, Metrics& 
       on_loss({GroupLoss::Cause::kLatePeer, why});
     });
   }
-  BlobCache cache(std::filesystem::path(options.cache_dir) / "adapters", options.disk_cache_bytes);
+  BlobCache cache(options.cache_dir + "/adapters", options.disk_cache_bytes);
   const LoadPeers peers{node.tp_ranks, [&bus] { return bus.Meet(absl::OkStatus()); }};
   auto model = LoadedModel::Create(
       plan->source, plan->spec, plan->tp, *std::move(backend), group.geometry, **communicator,
       {[&cache](const Digest& d) { return cache.Read(d); }, HostCacheBytes(options, place)}, peers);
   RETURN_IF_ERROR(bus.Meet(model.status()));
-  LogInfo("ready: tp_rank ", bus.tp_rank(), " of ", bus.tp_size(), " on ", device, ", ", threads,
-          " threads, ", DTypeName(plan->source.dtype), " weights, ",
+  LogInfo("ready: tp_rank ", bus.tp_rank(), " of ", bus.tp_size(), " on ", hello.rank.device, ", ",
+          threads, " threads, ", DTypeName(plan->source.dtype), " weights, ",
           group.geometry.num_pages == 0 ? "as many as fit" : absl::StrCat(group.geometry.num_pages),
           " pages of ", group.geometry.page_bytes, " bytes");
   WorkerRuntime runtime(**model, **communicator);

@@ -93,6 +93,16 @@ INSTANTIATE_TEST_SUITE_P(
                     BadStart{"Ranks", 7, {}, "tp_size=7"},
                     BadStart{"NoModel", 2, {"--model", "/nowhere"}, "/nowhere"},
                     BadStart{"Store", 2, {"--object-store", "http://a"}, "object-store=http://a"},
+                    BadStart{
+                        "Coordinator", 1, {"--coordinator", "foo"}, "coordinator=foo: must be"},
+                    BadStart{"CoordinatorPort",
+                             1,
+                             {"--coordinator", "127.0.0.1:99999"},
+                             "coordinator=127.0.0.1:99999: must be HOST:PORT"},
+                    BadStart{"CacheDir",
+                             2,
+                             {"--cache-dir", "/proc/xx"},
+                             "cache-dir=/proc/xx/adapters: takes no files"},
                     BadStart{"Flag", 1, {"--device", "tpu"}, "tpu"}),
     [](const auto& info) { return info.param.name; });
 

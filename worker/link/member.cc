@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/wire/plan_wire.h"
 #include "rootstock/v1/group.pb.h"
@@ -95,12 +96,14 @@ absl::Status Member::Execute(const Command& command, Answers& answers) {
   return ShareWork();
 }
 
+const Digest& Member::DigestOf(const Beside& work) {
+  const auto* load = std::get_if<LoadAdapter>(&work.command.kind);
+  return load != nullptr ? load->digest : std::get<PrefetchAdapter>(work.command.kind).digest;
+}
+
 bool Member::IsUnderWay(const Digest& digest) const {
-  return std::any_of(beside_.begin(), beside_.end(), [&](const Beside& work) {
-    const auto* load = std::get_if<LoadAdapter>(&work.command.kind);
-    const auto* prefetch = std::get_if<PrefetchAdapter>(&work.command.kind);
-    return load != nullptr ? load->digest == digest : prefetch->digest == digest;
-  });
+  return std::any_of(beside_.begin(), beside_.end(),
+                     [&](const Beside& work) { return DigestOf(work) == digest; });
 }
 
 absl::Status Member::AfterStart(const Command& command, Completion completion, Answers& answers) {
@@ -231,6 +234,11 @@ absl::StatusOr<bool> Member::GoOn(Beside& work, bool failed, Answers& answers) {
     ASSIGN_OR_RETURN(const std::optional<Completion> refused, executor_.Start(work.command));
     if (!refused.has_value()) return false;
     return absl::InternalError("a prefetch was refused");
+  }
+  if (const absl::Status here = OutcomeHere(work); failed && !here.ok()) {
+    LogWarning(
+        "adapter ", DigestOf(work).Short(),
+        work.on_node ? " was not fetched: " : " was not loaded: ", std::string(here.message()));
   }
   Completion completion{id, failed ? bus_.Agree(OutcomeHere(work)) : absl::OkStatus(), {}};
   if (!work.on_node) RETURN_IF_ERROR(executor_.adapters().Settle(id, completion.outcome));

@@ -50,6 +50,7 @@ class Member {
   absl::Status Run(const std::string& bytes, Answers& answers);
   absl::Status Execute(const Command& command, Answers& answers);
   absl::Status AfterStart(const Command& command, Completion completion, Answers& answers);
+  static const Digest& DigestOf(const Beside& work);
   bool IsUnderWay(const Digest& digest) const;
   // On this node, beside the executor's part.
   absl::Status DropFromDisk(const DropAdapter& drop, Completion& completion);

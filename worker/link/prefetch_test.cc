@@ -9,6 +9,8 @@
 #include <map>
 #include <sstream>
 
+#include "absl/strings/str_cat.h"
+#include "common/base/log.h"
 #include "common/base/status.h"
 #include "worker/link/blobs/blob_cache.h"
 #include "worker/link/link_rig.h"
@@ -104,8 +106,11 @@ TEST(Prefetch, D8ALateRankStillFindsTheSharedCopy) {
   EXPECT_TRUE(found);
 }
 
+// And the node's log says which, and why.
 TEST(Prefetch, FailsByName) {
   LinkRig rig;
+  InitLogging("test", LogLevel::kWarning);  // to stderr
+  testing::internal::CaptureStderr();
   const int code = rig.Run(
       [&](ScriptedStream& s, int) {
         s.Attach(kEpoch);
@@ -123,7 +128,14 @@ TEST(Prefetch, FailsByName) {
         return grpc::Status::OK;
       },
       [](FakeCoordinator& c) { c.blobs[Sha256Of("flipped")] = "flopped"; });
+  const std::string log = testing::internal::GetCapturedStderr();
   EXPECT_EQ(code, 0);
+  if (!rig.first()) return;  // the node's leader fetches
+  for (const char* content : {"flipped", "absent"}) {
+    const std::string line =
+        absl::StrCat("adapter ", Sha256Of(content).Short(), " was not fetched: ");
+    EXPECT_NE(log.find(line), std::string::npos) << log;
+  }
 }
 
 // To the host: first the node's content, then every rank's image, and only then it completes.

@@ -2,13 +2,27 @@
 
 #include <cstdlib>
 
+#include "common/base/status.h"
+#include "common/flags/host_port.h"
+
 namespace rootstock {
+namespace {
+
+FlagSetter Address(const char* flag, std::string* target) {
+  return {.set = [flag, target](const std::vector<std::string>& texts) -> absl::Status {
+    *target = texts.front();
+    if (IsHostPort(*target, /*lowest_port=*/1)) return absl::OkStatus();
+    return InvalidField(Reason::kConfigInvalid, flag, *target, "must be HOST:PORT");
+  }};
+}
+
+}  // namespace
 
 std::vector<FlagSpec> WorkerFlags(WorkerOptions& o) {
   o.cache_dir = DefaultCacheDir();
   return {
       {.name = "coordinator",
-       .target = &o.coordinator,
+       .target = Address("coordinator", &o.coordinator),
        .help = "address of the coordinator",
        .placeholder = "HOST:PORT",
        .required = true},

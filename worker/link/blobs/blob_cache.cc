@@ -118,9 +118,15 @@ absl::StatusOr<std::shared_ptr<const BlobFile>> BlobCache::Find(const Digest& di
 
 absl::StatusOr<std::unique_ptr<BlobFile>> BlobCache::Reserve(const fs::path& temporary,
                                                              uint64_t bytes) {
+  if (bytes > budget_bytes_) {
+    return MakeError(absl::StatusCode::kFailedPrecondition, Reason::kTooLarge, "disk-cache-bytes",
+                     absl::StrCat(budget_bytes_),
+                     absl::StrCat("the adapter has ", bytes,
+                                  " bytes; this group can't serve it without a larger cache"));
+  }
   const DirectoryLock lock(dir_);
   uint64_t used = TotalBytes(FilesOf(dir_));
-  while (bytes <= budget_bytes_ && used + bytes > budget_bytes_ && EvictOldest()) {
+  while (used + bytes > budget_bytes_ && EvictOldest()) {
     used = TotalBytes(FilesOf(dir_));
   }
   if (used + bytes > budget_bytes_) {

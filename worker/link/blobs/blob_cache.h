@@ -38,7 +38,7 @@ class BlobCache {
 
   // Returns when the content is there. A file of other bytes is replaced. Errors: of the source;
   // digest_mismatch or truncated when it gave other bytes; RESOURCE_EXHAUSTED with the numbers when
-  // there is no room; io_error for the disk.
+  // there is no room, FAILED_PRECONDITION/too_large when there never is; io_error for the disk.
   absl::StatusOr<CachedBlob> Ensure(const Digest& digest, BlobSource& source);
   // The content, verified, as pages of its file. NOT_FOUND/io_error when absent; digest_mismatch,
   // or io_error, when it is spoilt, and then it is gone, for Ensure to bring anew.

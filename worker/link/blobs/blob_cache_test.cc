@@ -142,10 +142,38 @@ TEST_F(BlobCacheTest, NoRoomIsAnErrorWithTheNumbersForThatContentAlone) {
   const Digest a = Add('a'), large = source_.Add(std::string(2000, 'l'));
   ASSERT_TRUE(Ensure(cache, a));
   const absl::Status status = cache.Ensure(large, source_).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  // It never fits: nothing that passes, so nothing to try again.
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(GetErrorDetail(status)->reason, Reason::kTooLarge);
   EXPECT_EQ(GetErrorDetail(status)->field, "disk-cache-bytes");
   EXPECT_NE(status.message().find("2000"), std::string::npos) << status;
   EXPECT_TRUE(cache.Read(a).ok());  // nothing was evicted in vain
+  const auto leased = cache.Ensure(a, source_);
+  const absl::Status taken = cache.Ensure(Add('b'), source_).status();
+  EXPECT_EQ(taken.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_NE(taken.message().find("no room for 1000 bytes: 1000"), std::string::npos) << taken;
+}
+
+// Clients hear it: where a node keeps its files is not theirs.
+TEST_F(BlobCacheTest, ADisksErrorDoesNotSayWhereTheCacheIs) {
+  std::ofstream(dir_.string()) << "a file where the directory should be";
+  BlobCache cache(dir_, 1500);
+  const absl::Status status = cache.Ensure(Add('a'), source_).status();
+  EXPECT_TRUE(IsDiskError(status)) << status;
+  EXPECT_EQ(status.message().find(dir_.string()), std::string::npos) << status;
+}
+
+TEST_F(BlobCacheTest, ADirectoryThatTakesNoFilesIsFoundOutBeforeItIsUsed) {
+  EXPECT_TRUE(CheckTakesFiles(dir_ / "new" / "deep").ok());
+  EXPECT_TRUE(fs::is_empty(dir_ / "new" / "deep"));
+  std::ofstream(dir_ / "file") << "x";
+  for (const fs::path& bad : {fs::path("/proc"), fs::path("/proc/xx"), dir_ / "file"}) {
+    const absl::Status status = CheckTakesFiles(bad);
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << bad;
+    EXPECT_NE(status.message().find("cache-dir=" + bad.string() + ": takes no files: "),
+              std::string::npos)
+        << status;
+  }
 }
 
 // What is on its way counts as what is there.

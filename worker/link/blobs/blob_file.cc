@@ -10,9 +10,13 @@
 #include <cerrno>
 #include <cstring>
 #include <span>
+#include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "common/base/log.h"
 #include "common/base/status.h"
 
 namespace rootstock {
@@ -20,7 +24,7 @@ namespace {
 
 constexpr mode_t kMode = 0644;
 constexpr size_t kPieceBytes = 1 << 20;
-constexpr char kDiskField[] = "path";
+constexpr char kDiskField[] = "cache-dir";
 
 // Waits through signals.
 bool Lock(int fd, int operation) {
@@ -34,9 +38,25 @@ bool Lock(int fd, int operation) {
 
 absl::Status DiskError(const std::filesystem::path& path, int error) {
   const bool full = error == ENOSPC || error == EDQUOT;
+  const std::string why = full ? "the disk is full" : std::strerror(error);
+  LogWarning(path.string(), ": ", why);
   return MakeError(full ? absl::StatusCode::kResourceExhausted : absl::StatusCode::kUnavailable,
-                   Reason::kIoError, kDiskField, path.string(),
-                   full ? "the disk is full" : std::strerror(error));
+                   Reason::kIoError, kDiskField, "", why);
+}
+
+absl::Status CheckTakesFiles(const std::filesystem::path& dir) {
+  std::error_code error;
+  std::filesystem::create_directories(dir, error);
+  const std::filesystem::path probe = dir / absl::StrCat(".probe.", getpid());
+  if (!error) {
+    const int fd = open(probe.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, kMode);
+    if (fd < 0) error.assign(errno, std::generic_category());
+    if (fd >= 0) close(fd);
+    unlink(probe.c_str());
+  }
+  if (!error) return absl::OkStatus();
+  return MakeError(absl::StatusCode::kFailedPrecondition, Reason::kIoError, kDiskField,
+                   dir.string(), absl::StrCat("takes no files: ", error.message()));
 }
 
 bool IsDiskError(const absl::Status& status) {

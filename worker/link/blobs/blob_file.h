@@ -64,8 +64,12 @@ class DirectoryLock {
   int fd_ = -1;
 };
 
-// io_error, or RESOURCE_EXHAUSTED for a full disk, of `error` (errno).
+// io_error, or RESOURCE_EXHAUSTED for a full disk, of `error` (errno). The path is logged: clients
+// hear the error, and where a node keeps its files is not theirs.
 absl::Status DiskError(const std::filesystem::path& path, int error);
+// Whether the directory, which is made where it is not there, takes files: FAILED_PRECONDITION
+// with its path when it doesn't.
+absl::Status CheckTakesFiles(const std::filesystem::path& dir);
 // Whether a DiskError was it, and not a source of content.
 bool IsDiskError(const absl::Status& status);
 

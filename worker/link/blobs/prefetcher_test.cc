@@ -181,7 +181,10 @@ TEST(Prefetcher, ADiskThatFailsIsNoReasonToAskAnybody) {
   InitLogging("test", LogLevel::kWarning);  // to stderr
   testing::internal::CaptureStderr();
   const auto got = FetchFrom(objects, coordinator, /*budget=*/100, dir);
-  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");  // none of them is blamed
+  const std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(log.find("comes from elsewhere"), std::string::npos) << log;  // none of them is blamed
+  EXPECT_NE(log.find(loop.string()), std::string::npos) << log;           // as clients don't hear
+  EXPECT_EQ(got.status().message().find(dir.string()), std::string::npos) << got.status();
   EXPECT_EQ(GetErrorDetail(got.status())->reason, Reason::kIoError);
   EXPECT_EQ(objects.fetches + coordinator.fetches, 0);
 }
@@ -190,7 +193,8 @@ TEST(Prefetcher, ADiskWithoutRoomIsToldWhoeverHasIt) {
   PlainSource objects(FetchSource::kObject, absl::OkStatus(), "content");
   PlainSource coordinator(FetchSource::kCoordinator, absl::OkStatus(), "content");
   const auto got = FetchFrom(objects, coordinator, /*budget=*/3);
-  EXPECT_EQ(got.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(got.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(GetErrorDetail(got.status())->reason, Reason::kTooLarge);
 }
 
 }  // namespace
