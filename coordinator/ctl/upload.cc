@@ -25,8 +25,8 @@ namespace {
 
 constexpr size_t kPieceBytes = 512 << 10;
 constexpr const char* kFiles[] = {"adapter_config.json", "adapter_model.safetensors"};
-constexpr std::chrono::milliseconds kPause{200};
-constexpr std::chrono::seconds kPatience{60};
+constexpr std::chrono::milliseconds kUploadPause{200};
+constexpr std::chrono::seconds kUploadPatience{60};
 
 // On a terminal, one line that is written over.
 class Progress {
@@ -150,17 +150,17 @@ void TellWhatStays(v1::Uploads::Stub& stub, const ClientOptions& options, const 
 }
 
 // What the last call said.
-struct Try {
+struct UploadTry {
   grpc::Status status;
   std::unique_ptr<grpc::ClientContext> context;
   v1::RegisterResponse response;
 };
 
 // From Start to Finish; `finish` gets the upload's id.
-Try TryUpload(v1::Uploads::Stub& stub, const ClientOptions& options,
-              const v1::StartUploadRequest& start, const std::string& directory,
-              v1::FinishUploadRequest& finish) {
-  Try out;
+UploadTry TryUpload(v1::Uploads::Stub& stub, const ClientOptions& options,
+                    const v1::StartUploadRequest& start, const std::string& directory,
+                    v1::FinishUploadRequest& finish) {
+  UploadTry out;
   const auto next = [&] {
     out.context = std::make_unique<grpc::ClientContext>();
     SetDeadline(options, *out.context);
@@ -210,15 +210,15 @@ int UploadAdapter(const ClientOptions& options, const std::string& name,
   finish.set_tenant(options.tenant);
   finish.set_name(name);
   finish.set_new_version(new_version);
-  Try last = TryUpload(*stub, options, start, directory, finish);
+  UploadTry last = TryUpload(*stub, options, start, directory, finish);
   // An earlier call whose client has gone comes to its end first.
   auto waited = std::chrono::milliseconds(0);
-  while (last.status.error_code() == grpc::StatusCode::ABORTED && waited < kPatience) {
+  while (last.status.error_code() == grpc::StatusCode::ABORTED && waited < kUploadPatience) {
     if (waited.count() == 0) {
       std::fputs("loractl: another call works on this upload: waiting for its end\n", stderr);
     }
-    std::this_thread::sleep_for(kPause);
-    waited += kPause;
+    std::this_thread::sleep_for(kUploadPause);
+    waited += kUploadPause;
     last = TryUpload(*stub, options, start, directory, finish);
   }
   if (!last.status.ok()) {
