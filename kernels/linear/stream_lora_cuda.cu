@@ -7,8 +7,37 @@
 namespace rootstock::kernels::cuda {
 namespace {
 
+// What a block does whose copying warps give the shrinking ones their registers, and its
+// multiplying ones what they have beyond kMultiply of kEntry a thread.
+template <int N, int MB, StreamForm kForm, int kEntry, int kMultiply>
+__device__ __forceinline__ void ShrinkBlock(const CUtensorMap* w, const CUtensorMap* x,
+                                            const StreamParams& p, const StreamShrink& shrink,
+                                            char* shared) {
+  constexpr int kCopy = 24;
+  const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
+  const StreamRings rings(p, SharedAddress(shared));
+  if (warp >= 8) {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(3 * kEntry - kCopy - kMultiply));
+    if (p.split > 1) ClusterArrive();
+    ShrinkItems(shrink.step, shrink.targets, shrink.x, shrink.splits, /*x_ready=*/false,
+                *reinterpret_cast<DecodeSums*>(shared + p.shrink_offset));
+  } else if (warp >= 4) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCopy));
+    if (warp < 6) StreamCopy<N>(w, x, p, rings, warp);
+  } else {
+    if constexpr (kMultiply > kEntry) {
+      asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kMultiply));
+    } else {
+      asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kMultiply));
+    }
+    SyncStart();
+    if (p.split > 1) ClusterArrive();
+    StreamMultiply<N, MB, kForm>(p, rings, reinterpret_cast<float*>(shared + p.sums_offset));
+  }
+}
+
 // StreamKernel with LoRA's shrink of x beside it, whose first rows of A are read before the kernel
-// ahead has ended. Block: kShrinkStreamThreads.
+// ahead has ended. Block: kShrinkStreamThreads, of so few registers that the consumer has room.
 template <int N, int MB, StreamForm kForm>
 __global__ void __launch_bounds__(kShrinkStreamThreads, 2)
     StreamShrinkKernel(const __grid_constant__ CUtensorMap w, const __grid_constant__ CUtensorMap x,
@@ -16,23 +45,20 @@ __global__ void __launch_bounds__(kShrinkStreamThreads, 2)
                        const __grid_constant__ StreamShrink shrink) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) char shared[];
-  const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
-  const StreamRings rings(p, SharedAddress(shared));
-  // Registers: 80 a thread, of which the copying warps give the shrinking ones theirs.
-  if (warp >= 8) {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 152;");
-    if (p.split > 1) ClusterArrive();
-    ShrinkItems(shrink.step, shrink.targets, shrink.x, shrink.splits, /*x_ready=*/false,
-                *reinterpret_cast<DecodeSums*>(shared + p.shrink_offset));
-  } else if (warp >= 4) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
-    if (warp < 6) StreamCopy<N>(&w, &x, p, rings, warp);
-  } else {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 64;");
-    SyncStart();
-    if (p.split > 1) ClusterArrive();
-    StreamMultiply<N, MB, kForm>(p, rings, reinterpret_cast<float*>(shared + p.sums_offset));
-  }
+  ShrinkBlock<N, MB, kForm, 80, 64>(&w, &x, p, shrink, shared);
+#endif
+}
+
+// The same for more than 16 tokens.
+template <int N, int MB>
+__global__ void __maxnreg__(112)
+    StreamShrinkWideKernel(const __grid_constant__ CUtensorMap w,
+                           const __grid_constant__ CUtensorMap x,
+                           const __grid_constant__ StreamParams p,
+                           const __grid_constant__ StreamShrink shrink) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  extern __shared__ __align__(1024) char shared[];
+  ShrinkBlock<N, MB, StreamForm::kAny, 112, 144>(&w, &x, p, shrink, shared);
 #endif
 }
 
@@ -76,9 +102,17 @@ LoraKernel PickShrinkForm(int blocks, bool whole) {
   return whole ? StreamShrinkKernel<N, 4, StreamForm::kWhole> : nullptr;
 }
 
+template <int N>
+LoraKernel PickWide(int blocks) {
+  if (blocks == 1) return StreamShrinkWideKernel<N, 1>;
+  return blocks == 2 ? StreamShrinkWideKernel<N, 2> : nullptr;
+}
+
 LoraKernel PickShrink(int token_rows, int blocks, bool whole) {
-  if (token_rows == 8) return PickShrinkForm<8>(blocks, whole);
-  return token_rows == 16 ? PickShrinkForm<16>(blocks, whole) : nullptr;
+  if (token_rows == 32) return PickWide<32>(blocks);
+  if (token_rows == 64) return PickWide<64>(blocks);
+  if (token_rows == 16) return PickShrinkForm<16>(blocks, whole);
+  return PickShrinkForm<8>(blocks, whole);
 }
 
 LoraKernel PickGated(int token_rows) {
