@@ -66,6 +66,7 @@ absl::StatusOr<std::unique_ptr<DeviceAdapter>> DeviceAdapter::Make(
       layout.sharding() == LoraSharding::kFullySharded && layout.tp_size() > 1;
   for (const LoraModule& module : lora.modules) {
     adapter->max_lora_rank_ = std::max(adapter->max_lora_rank_, module.lora_rank);
+    adapter->modules_ |= ModuleBit(module.module);
   }
   adapter->pages_ = std::move(pages);
   adapter->sites_.resize(kNumLoraViews * num_layers * kAllModules.size());

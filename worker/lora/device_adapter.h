@@ -39,6 +39,7 @@ class DeviceAdapter {
   // Whether the tp_ranks must complete v together: a fully sharded one over several.
   bool fully_sharded() const { return fully_sharded_; }
   int max_lora_rank() const { return max_lora_rank_; }  // of its modules, over all ranks
+  uint32_t modules() const { return modules_; }         // ModuleBits of some layer, over all ranks
   // [kNumLoraViews][num_layers][7], by Module; lora_rank 0 where there is nothing.
   std::span<const LoraSite> sites() const { return sites_; }
   const LoraSite* device_sites() const { return device_sites_; }  // the same in device memory
@@ -53,6 +54,7 @@ class DeviceAdapter {
   uint64_t layout_id_ = 0;
   bool fully_sharded_ = false;
   int max_lora_rank_ = 0;
+  uint32_t modules_ = 0;
   std::vector<PageId> pages_;
   std::shared_ptr<std::byte> tables_;  // sites, then row offsets in 128-byte units of the slab
   const LoraSite* device_sites_ = nullptr;

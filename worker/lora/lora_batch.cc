@@ -38,7 +38,8 @@ std::span<const LoraGroup> LoraBatch::Build(std::span<const AdapterRun> runs, in
                        .tokens = {tokens_.data() + begin, end - begin},
                        .scales = {scales_.data() + begin, end - begin},
                        .fully_sharded = adapter.fully_sharded(),
-                       .max_lora_rank = adapter.max_lora_rank()});
+                       .max_lora_rank = adapter.max_lora_rank(),
+                       .modules = adapter.modules()});
     begin = end;
   }
   return groups_;

@@ -88,6 +88,7 @@ TEST(DeviceAdapterTest, RowsPointIntoItsPagesAndUnadaptedModulesAreEmpty) {
   ExpectRows(*adapter, layout, 1);
   EXPECT_FALSE(adapter->fully_sharded());
   EXPECT_EQ(adapter->max_lora_rank(), 5);
+  EXPECT_EQ(adapter->modules(), ModuleBit(Module::kQ) | ModuleBit(Module::kDown));
 }
 
 // What a rank computes with: the components of A that it holds, all those of B.
@@ -150,6 +151,7 @@ TEST(LoraBatchTest, OneGroupAnAdapterWhereverItsTokensAre) {
   EXPECT_THAT(groups[0].tokens, ElementsAre(0, 3, 4, 5));
   EXPECT_THAT(groups[0].scales, ElementsAre(1.0f, 3.0f, 3.0f, 3.0f));
   EXPECT_THAT(groups[1].tokens, ElementsAre(1, 7));
+  EXPECT_EQ(groups[1].modules, b->modules());
 }
 
 TEST(LoraBatchTest, StackedAdaptersKeepEachTokensListOrder) {

@@ -31,14 +31,21 @@ std::vector<int> GraphRows(int most) {
   return out;
 }
 
-// Of the graphs, ascending by rows; for each number of rows one without LoRA, then those with it.
+// Most adapters leave the MLP alone: half of the sites then.
+constexpr uint32_t kAttentionModules =
+    ModuleBit(Module::kQ) | ModuleBit(Module::kK) | ModuleBit(Module::kV) | ModuleBit(Module::kO);
+
+// Of the graphs, ascending by rows; for each number of rows one without LoRA, then those with it,
+// of fewer modules first.
 std::vector<StepSizes> GraphSizes(const OpsLimits& limits) {
   std::vector<StepSizes> out;
   for (const int n :
        GraphRows(std::min({limits.max_rows, limits.max_tokens, limits.max_outputs}))) {
     out.push_back({n, n, n, 0, 0, 0});
-    if (n > kFewGroups) out.push_back({n, n, n, kFewGroups, n, 0});
-    out.push_back({n, n, n, n, n, 0});
+    for (const uint32_t modules : {kAttentionModules, kEveryModule}) {
+      if (n > kFewGroups) out.push_back({n, n, n, kFewGroups, n, 0, modules});
+      out.push_back({n, n, n, n, n, 0, modules});
+    }
     if (limits.tp_size == 1) continue;
     const int exchange = n * ((kGraphLoraRank + limits.tp_size - 1) / limits.tp_size);
     out.push_back({n, n, n, n, n, exchange});
@@ -187,6 +194,7 @@ const CudaOps::Graph* CudaOps::FindGraph(const StepSizes& exact) const {
   for (const Graph& graph : graphs_) {
     if (graph.sizes.rows < exact.rows || (graph.sizes.groups > 0) != (exact.groups > 0)) continue;
     if ((graph.sizes.exchange > 0) != (exact.exchange > 0)) continue;
+    if ((graph.sizes.modules & exact.modules) != exact.modules) continue;
     if (graph.sizes.groups >= exact.groups && graph.sizes.members >= exact.members &&
         (graph.sizes.exchange >= exact.exchange || ExchangesItself(graph.sizes))) {
       return &graph;

@@ -25,7 +25,10 @@ cuda::LoraTargets CudaOps::TargetsOf(const LoraDelta& lora, LoraView view) const
 
 LoraDelta CudaOps::LoraShrink(int layer, std::span<const LoraTarget> targets, int in,
                               const void* x) {
-  if (sizes_.groups == 0) return {};
+  const bool any = std::any_of(targets.begin(), targets.end(), [this](const LoraTarget& target) {
+    return (sizes_.modules & ModuleBit(target.module)) != 0;
+  });
+  if (sizes_.groups == 0 || !any) return {};
   LoraDelta delta;
   delta.layer = layer;
   delta.in = in;

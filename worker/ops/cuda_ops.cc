@@ -87,7 +87,9 @@ absl::Status CudaOps::BeginStep(const StepView& step) {
                   static_cast<int>(step.groups.size()),
                   0,
                   0};
+  if (sizes.groups > 0) sizes.modules = 0;
   for (const LoraGroup& group : step.groups) {
+    sizes.modules |= group.modules;
     const int tokens = static_cast<int>(group.tokens.size());
     sizes.members += tokens;
     sizes.exchange += tokens * ExchangeWidth(group, limits_.tp_size);

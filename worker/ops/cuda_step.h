@@ -22,6 +22,7 @@ struct StepSizes {
   int groups = 0;    // of LoRA; 0: no adapters in this launch
   int members = 0;   // (token, adapter) pairs
   int exchange = 0;  // of fully sharded adapters: floats of v a rank and target; 0: none
+  uint32_t modules = kEveryModule;  // ModuleBits: what no adapter of the launch has costs nothing
   friend bool operator==(const StepSizes&, const StepSizes&) = default;
 };
 

@@ -73,6 +73,10 @@ constexpr int MaxLoraGroups(int max_rows) {
   return kMaxStackedAdapters * (max_rows > 64 ? max_rows : 64);
 }
 
+// Of sets of modules, a bit each by Module.
+constexpr uint32_t ModuleBit(Module module) { return 1u << static_cast<uint32_t>(module); }
+inline constexpr uint32_t kEveryModule = (1u << kAllModules.size()) - 1;
+
 // Tokens that run with one adapter: its weights are read once for all of them.
 struct LoraGroup {
   std::span<const LoraSite> sites;         // [kNumLoraViews][num_layers][7], by Module
@@ -81,6 +85,7 @@ struct LoraGroup {
   std::span<const float> scales;           // [n] times the site's scale
   bool fully_sharded = false;              // over several ranks: v needs a collective
   int max_lora_rank = 0;                   // of its modules, over all ranks
+  uint32_t modules = kEveryModule;         // that it has in some layer, the same on all ranks
 
   const LoraSite& site(LoraView view, int layer, Module m) const {
     const size_t layers = sites.size() / (kNumLoraViews * kAllModules.size());
