@@ -21,28 +21,41 @@ struct ExchangeSite {
   __device__ ExchangeSite() {}  // of no member
   __device__ ExchangeSite(const LoraStep& step, const LoraExchangeStep& x,
                           const LoraTargets& targets, bool gather, int splits) {
-    const LoraExchangeMember m = x.members[blockIdx.x];
+    const LoraExchangeMember m = LoadKept(x.members + blockIdx.x);
     const int target = blockIdx.y;
     // A sum is of a module whose A has all components on every rank.
     LoraTargets whole = targets;
     if (gather) whole.layer += x.num_layers;
-    lora_rank = SiteOf(m.sites, whole, target).lora_rank;
-    held = SiteOf(m.sites, targets, target).lora_rank;
+    lora_rank = LoadKept(&SiteOf(m.sites, whole, target).lora_rank);
+    held = LoadKept(&SiteOf(m.sites, targets, target).lora_rank);
     share = gather ? (lora_rank + x.tp_size - 1) / x.tp_size : lora_rank;
     shift = (targets.layer + Pick(targets.module, target)) % x.tp_size;
     v = VOf(step, splits, m.member, target);
   }
 
-  // Components 4i … 4i + 3 of what this rank holds.
+  // Components 4i … 4i + 3 of what this rank holds: the splits in order, their loads under way
+  // together.
   __device__ float4 Own(int splits, int i) const {
-    float own[kPieceFloats] = {};
-    const int padded = PaddedRank(held);
+    constexpr int kBatch = 4;
+    const int left = held - kPieceFloats * i;
+    if (left <= 0) return {};
+    const float4* part = reinterpret_cast<const float4*>(v) + i;
+    const int stride = PaddedRank(held) / kPieceFloats;
+    float4 own = {};
+    for (int first = 0; first < splits; first += kBatch) {
+      float4 of[kBatch] = {};
 #pragma unroll
-    for (int c = 0; c < kPieceFloats; ++c) {
-      const int r = kPieceFloats * i + c;
-      for (int s = 0; r < held && s < splits; ++s) own[c] += v[s * padded + r];
+      for (int s = 0; s < kBatch; ++s) {
+        if (first + s < splits) of[s] = part[(first + s) * stride];
+      }
+#pragma unroll
+      for (int s = 0; s < kBatch; ++s) {
+        if (first + s < splits) {
+          own = {own.x + of[s].x, own.y + of[s].y, own.z + of[s].z, own.w + of[s].w};
+        }
+      }
     }
-    return {own[0], own[1], own[2], own[3]};
+    return {own.x, left > 1 ? own.y : 0.0f, left > 2 ? own.z : 0.0f, left > 3 ? own.w : 0.0f};
   }
 
   // The same of rank `owner`'s piece, as the consumers read v.
@@ -77,11 +90,12 @@ __global__ void __launch_bounds__(kSlot)
     ExchangeKernel(const __grid_constant__ PeerGroup group, LoraStep step, LoraExchangeStep x,
                    LoraTargets targets, bool gather, int splits) {
   GridLaunchDependents();
-  const bool live = blockIdx.x < *x.num_members;
+  // What no kernel of the step writes: a chain of loads that would else follow the wait.
+  const bool live = static_cast<int>(blockIdx.x) < LoadKept(x.num_members);
+  const ExchangeSite site = live ? ExchangeSite(step, x, targets, gather, splits) : ExchangeSite();
   GridDependencyWait();
   const PeerCall call(group);
   if (call.dead) return;
-  const ExchangeSite site = live ? ExchangeSite(step, x, targets, gather, splits) : ExchangeSite();
   const int i = threadIdx.x;
   const bool first = blockIdx.x == 0 && blockIdx.y == 0 && i == 0;
   const bool mine = first || kPieceFloats * i < site.share;

@@ -13,8 +13,6 @@ namespace rootstock::kernels::cuda {
 constexpr int kWarpColumns = 256;
 constexpr int kSumNormThreads = 1024;     // of a block, at most
 constexpr int kSumNormLoraThreads = 256;  // the same with LoRA
-// For registers that leave room beside the blocks of the GEMM that follows: 65536 / 2 / this.
-constexpr int kSumNormLoraBound = 288;
 constexpr int kMostSumNormColumns = 16384;
 constexpr int kMostRowWarps = kMostSumNormColumns / kWarpColumns;
 
