@@ -25,8 +25,8 @@ fa2 kernels_attention_cuda_test FewAttentionLaunches.Fa2
 sampler kernels_sampler_cuda_test FewSamplerLaunches.*
 lora kernels_lora_cuda_test Decode/LoraCudaTest.*/31:Decode/LoraCudaTest.*/61:Decode/LoraCudaTest.*/66
 lora_long kernels_lora_cuda_test Long/LoraCudaTest.*/22:Long/LoraCudaTest.*/28
-lora_gemm kernels_lora_cuda_test FewLoraLinearLaunches.Shrinks
-lora_gated kernels_lora_cuda_test FewLoraLinearLaunches.Expands
+lora_gemm kernels_linear_lora_cuda_test FewLoraLinearLaunches.Shrinks
+lora_gated kernels_linear_lora_cuda_test FewLoraLinearLaunches.Expands
 exchange kernels_lora_exchange_test Sizes/LoraExchangeTest.*/0
 norm kernels_norm_cuda_test Any/NormCudaTest.Adds*/31:Any/NormCudaTest.Adds*/61:Any/NormCudaTest.Adds*/66
 norm_few kernels_norm_cuda_test Few/NormCudaTest.Adds*/8:Few/NormCudaTest.Adds*/13

@@ -53,7 +53,8 @@ std::optional<v1::UploadFile> Describe(const std::string& directory, const std::
   const std::string path = directory + "/" + name;
   std::error_code error;
   if (!std::filesystem::is_regular_file(path, error)) {  // reading a pipe waits for its writer
-    const bool pickled = std::filesystem::exists(directory + "/adapter_model.bin");
+    std::error_code ignored;
+    const bool pickled = std::filesystem::exists(directory + "/adapter_model.bin", ignored);
     std::fprintf(
         stderr, "loractl: path=%s: can't be read: %s%s\n", path.c_str(),
         error ? error.message().c_str() : "no regular file",

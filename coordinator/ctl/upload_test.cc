@@ -72,7 +72,7 @@ class UploadTest : public ::testing::Test {
     server->Shutdown();
     return code;
   }
-  const std::filesystem::path dir_ =
+  std::filesystem::path dir_ =
       std::filesystem::path(::testing::TempDir()) / absl::StrCat("ctl_upload.", getpid());
   std::unique_ptr<FakeUploads> uploads_;
   std::string errors_;
@@ -101,6 +101,9 @@ TEST_F(UploadTest, WhatIsNoFileOfWeightsIsNamed) {
   ASSERT_EQ(mkfifo((dir_ / "adapter_model.safetensors").c_str(), 0600), 0);
   EXPECT_EQ(Upload("a"), kExitUsage);
   EXPECT_THAT(errors_, HasSubstr("adapter_model.safetensors: can't be read: no regular file"));
+  dir_ /= std::string(300, 'n');
+  EXPECT_EQ(Upload("a"), kExitUsage);
+  EXPECT_THAT(errors_, HasSubstr("can't be read: File name too long"));
 }
 
 }  // namespace

@@ -1,8 +1,8 @@
 #include "kernels/attention/attention_cuda.h"
 
 #include "kernels/attention/decode_cuda.h"
+#include "kernels/attention/flashinfer/prefill.h"
 #include "kernels/attention/plain_cuda.h"
-#include "kernels/flashinfer/prefill.h"
 
 namespace rootstock::kernels::cuda {
 namespace {

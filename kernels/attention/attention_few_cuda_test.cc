@@ -2,8 +2,8 @@
 #include <gtest/gtest.h>
 
 #include "kernels/attention/attention_cuda_case.h"
+#include "kernels/attention/flashinfer/prefill.h"
 #include "kernels/attention/plain_cuda.h"
-#include "kernels/flashinfer/prefill.h"
 
 namespace rootstock::kernels::cuda {
 namespace {

@@ -109,21 +109,27 @@ def check_unknown_folders(tree):
                 yield f"{name}: folder {folder} has no place in tests/arch/rules.py"
 
 
-def _dependencies(tree):
+def kernel_of(name):
+    """"kernels/linear" for a file of kernels/, whose folders are no units of the other rules."""
+    parts = name.split("/")
+    return "/".join(parts[:2]) if parts[0] == "kernels" and len(parts) > 2 else folder_of(name)
+
+
+def _dependencies(tree, unit=folder_of):
     graph = {}
     known = set(tree.files)
     for name in tree.code(rules.CPP_SUFFIXES):
-        source = folder_of(name)
-        if source == "tests" or name.endswith("_test.cc"):
+        source = unit(name)
+        if name.startswith("tests/") or re.search(r"_test\.cc$|_test\.cu$", name):
             continue
         for _, path, _ in cpp.includes(tree.text(name)):
-            if path in known and folder_of(path) != source:
-                graph.setdefault(source, set()).add(folder_of(path))
+            if path in known and unit(path) != source:
+                graph.setdefault(source, set()).add(unit(path))
     return graph
 
 
 def check_cycles(tree):
-    graph = _dependencies(tree)
+    graph = _dependencies(tree, kernel_of)
     done = set()
 
     def visit(folder, path):

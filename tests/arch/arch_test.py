@@ -102,7 +102,7 @@ class BadTreeTest(unittest.TestCase):
             ("common/wire/a.cc", "rootstock/v1/types.pb.h"),
             ("worker/main.cc", "mpi.h"),
             ("worker/ops/a.cc", "dnnl.h"),
-            ("kernels/flashinfer/a.cu", "flashinfer/norm.cuh"),
+            ("kernels/attention/flashinfer/a.cu", "flashinfer/norm.cuh"),
             ("kernels/a.cu", "cuda_bf16.h"),
             ("common/lora/a.h", "nlohmann/json_fwd.hpp"),
             ("tests/integration/a.cc", "mpi.h"),
@@ -118,6 +118,17 @@ class BadTreeTest(unittest.TestCase):
             "worker/ops/a.h": '#include "worker/model/a.h"\n',
             "worker/model/a.h": '#include "worker/ops/a.h"\n',
         }
+        self.assertEqual(1, len(self.found(arch.check_cycles, files)))
+
+    def test_cycle_of_kernels(self):
+        files = {
+            "kernels/linear/a.h": '#include "kernels/lora/a.h"\n',
+            "kernels/linear/deep/b.h": '#include "kernels/linear/a.h"\n',
+            "kernels/lora/a.h": "",
+            "kernels/lora/a_test.cc": '#include "kernels/linear/a.h"\n',
+        }
+        self.assertEqual(0, len(self.found(arch.check_cycles, files)))
+        files["kernels/lora/bench.cu"] = '#include "kernels/linear/a.h"\n'
         self.assertEqual(1, len(self.found(arch.check_cycles, files)))
 
     def test_cmake_dependencies(self):

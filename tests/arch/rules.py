@@ -63,7 +63,7 @@ EXTERNALS = [
     ("NCCL", r"nccl.*", {"worker/parallel"}),
     ("CUDA", r"(cuda|cublas|curand|cooperative_groups|cub/|nvml).*",
      {"kernels", "worker/ops", "worker/device", "worker/parallel"}),
-    ("FlashInfer", r"flashinfer/.*", {"kernels/flashinfer"}),
+    ("FlashInfer", r"flashinfer/.*", {"kernels/attention/flashinfer"}),
     ("SQLite", r"sqlite3\.h$", {"coordinator/adapters", "coordinator/jobs"}),
     # Python's regular expressions: a tokenizer's pre-tokenizer, PEFT's target_modules.
     ("ICU", r"unicode/.*", {"coordinator/tokenizer", "common/lora"}),

@@ -6,8 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/attention/attention_cuda.h"
-#include "kernels/lora/lora_bench_data.h"
 #include "tests/perf/gpu_ops_parts.h"
+#include "tests/perf/lora/lora_bench_data.h"
 
 namespace rootstock {
 namespace {

@@ -3,9 +3,9 @@
 #include <map>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/lora/lora_bench_site.h"
 #include "tests/perf/gpu_ops_parts.h"
 #include "tests/perf/gpu_ops_unfused.h"
+#include "tests/perf/lora/lora_bench_site.h"
 
 namespace rootstock {
 namespace {

@@ -5,9 +5,9 @@
 #include <random>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/lora/lora_bench_site.h"
 #include "kernels/sampler/sampler_cuda.h"
 #include "tests/perf/gpu_ops_parts.h"
+#include "tests/perf/lora/lora_bench_site.h"
 
 namespace rootstock {
 namespace {

@@ -25,7 +25,7 @@ constexpr unsigned kExiting = 4;  // the kernel's PF_EXITING
 
 struct ProcessState {
   char state = 0;
-  pid_t parent = 0;    // 0: there is no such process
+  pid_t parent = 0;    // 0: nothing is known; whether it is gone says its pidfd
   unsigned flags = 0;  // of its first thread
 };
 
@@ -80,7 +80,8 @@ GroupGuard::~GroupGuard() {
 std::string GroupGuard::Look() {
   for (Watched& watched : watched_) {
     const ProcessState state = StateOf(watched.peer.pid);
-    if (state.parent == 0 || state.state == 'Z' || (state.flags & kExiting) != 0) {
+    if (state.parent == 0) continue;
+    if (state.state == 'Z' || (state.flags & kExiting) != 0) {
       return absl::StrCat(watched.peer.name, " is gone");
     }
     // Not one that a debugger holds: that is a 't'.

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -64,6 +65,25 @@ TEST(GroupGuard, TellsOfAPeerWhoseEndTakesLong) {
   ASSERT_EQ(why.wait_for(10s), std::future_status::ready);
   EXPECT_EQ(why.get(), "tp_rank 1 is gone");
   guard.KillPeers();
+  EndOf(peer);
+}
+
+// That a rank has no descriptor left says nothing about its peers.
+TEST(GroupGuard, APeerThatCannotBeLookedAtIsNotGone) {
+  const pid_t peer = Idle();
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  {
+    std::promise<std::string> lost;
+    GroupGuard guard(
+        {{peer, "tp_rank 1"}},
+        [&](const GroupGuard&, const std::string& why) { lost.set_value(why); }, 10ms);
+    const rlimit none{0, before.rlim_max};
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+    EXPECT_EQ(lost.get_future().wait_for(200ms), std::future_status::timeout);
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  }
+  kill(peer, SIGKILL);
   EndOf(peer);
 }
 

@@ -52,8 +52,14 @@ absl::StatusOr<std::shared_ptr<std::byte>> TableMemory::Take(size_t bytes) {
   std::byte* data = nullptr;
   while ((data = Cut(bytes, &got)) == nullptr) {
     lock.unlock();
-    RETURN_IF_ERROR(AddChunk(std::max(kChunkBytes, bytes)));
+    const absl::Status added = AddChunk(std::max(kChunkBytes, bytes));
     lock.lock();
+    if (added.ok()) continue;
+    const auto larger = pieces_->free.lower_bound(bytes);
+    if (larger == pieces_->free.end()) return added;
+    got = larger->first;
+    data = pieces_->free.extract(larger).mapped();
+    break;
   }
   return std::shared_ptr<std::byte>(data, [pieces = pieces_, got](std::byte* held) {
     std::lock_guard guard(pieces->mutex);

@@ -87,6 +87,16 @@ TEST_F(TableMemoryTest, AFullDeviceIsSaidAndLargePiecesHaveChunksOfTheirOwn) {
   EXPECT_NE(Take(kPiece), nullptr);
 }
 
+TEST_F(TableMemoryTest, OfAFullDeviceAnyPieceIsTakenThatIsLargeEnough) {
+  std::shared_ptr<std::byte> large = Take(TableMemory::kChunkBytes + 1);
+  const std::byte* at = large.get();
+  lane_.full_ = true;
+  large = nullptr;
+  const auto small = Take(kPiece);
+  EXPECT_EQ(small.get(), at);
+  EXPECT_FALSE(memory_->Take(kPiece).ok());
+}
+
 TEST_F(TableMemoryTest, PiecesOutliveIt) {
   const auto piece = Take(kPiece);
   memory_.reset();

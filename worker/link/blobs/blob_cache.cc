@@ -74,7 +74,9 @@ uint64_t DefaultBudget(const fs::path& dir) {
 }  // namespace
 
 BlobCache::BlobCache(fs::path dir, uint64_t budget_bytes)
-    : dir_(std::move(dir)), budget_bytes_(budget_bytes != 0 ? budget_bytes : DefaultBudget(dir_)) {}
+    : dir_(std::move(dir)),
+      given_(budget_bytes != 0),
+      budget_bytes_(given_ ? budget_bytes : DefaultBudget(dir_)) {}
 
 fs::path BlobCache::PathOf(const Digest& digest) const { return dir_ / digest.Hex(); }
 
@@ -118,20 +120,25 @@ absl::StatusOr<std::shared_ptr<const BlobFile>> BlobCache::Find(const Digest& di
 
 absl::StatusOr<std::unique_ptr<BlobFile>> BlobCache::Reserve(const fs::path& temporary,
                                                              uint64_t bytes) {
-  if (bytes > budget_bytes_) {
-    return MakeError(absl::StatusCode::kFailedPrecondition, Reason::kTooLarge, "disk-cache-bytes",
-                     absl::StrCat(budget_bytes_),
-                     absl::StrCat("the adapter has ", bytes,
-                                  " bytes; this group can't serve it without a larger cache"));
-  }
   const DirectoryLock lock(dir_);
+  // Since the start of this process others may have given the disk room.
+  if (!given_ && bytes > budget_bytes_) budget_bytes_ = DefaultBudget(dir_);
+  if (bytes > budget_bytes_) {
+    const std::string has = absl::StrCat("the adapter has ", bytes, " bytes; ");
+    return given_ ? MakeError(absl::StatusCode::kFailedPrecondition, Reason::kTooLarge,
+                              "disk-cache-bytes", absl::StrCat(budget_bytes_.load()),
+                              has + "this group can't serve it without a larger cache")
+                  : MakeError(absl::StatusCode::kResourceExhausted, Reason::kIoError,
+                              "disk-cache-bytes", absl::StrCat(budget_bytes_.load()),
+                              has + "half of what the disk has free is less");
+  }
   uint64_t used = TotalBytes(FilesOf(dir_));
   while (used + bytes > budget_bytes_ && EvictOldest()) {
     used = TotalBytes(FilesOf(dir_));
   }
   if (used + bytes > budget_bytes_) {
     return MakeError(absl::StatusCode::kResourceExhausted, Reason::kIoError, "disk-cache-bytes",
-                     absl::StrCat(budget_bytes_),
+                     absl::StrCat(budget_bytes_.load()),
                      absl::StrCat("no room for ", bytes, " bytes: ", used,
                                   " are taken by what is pinned, in use or on its way"));
   }

@@ -1,6 +1,7 @@
 // The disk tier of a node: adapter content by digest, shared by its ranks.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <filesystem>
 #include <map>
@@ -32,7 +33,8 @@ struct CachedBlob {
 // of the file. *Thread-safe, between processes too.*
 class BlobCache {
  public:
-  // budget_bytes 0: half of what is free where DIR is, what lies in it included.
+  // budget_bytes 0: half of what is free where DIR is, what lies in it included; looked at again
+  // when that is too little for one file.
   BlobCache(std::filesystem::path dir, uint64_t budget_bytes);
   std::filesystem::path PathOf(const Digest& digest) const;
 
@@ -72,7 +74,8 @@ class BlobCache {
   void Note(const Digest& digest, uint64_t bytes, bool present);
 
   const std::filesystem::path dir_;
-  const uint64_t budget_bytes_;
+  const bool given_;  // the budget
+  std::atomic<uint64_t> budget_bytes_;
 
   std::mutex mutex_;
   std::condition_variable changed_;

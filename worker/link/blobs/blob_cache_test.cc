@@ -154,6 +154,25 @@ TEST_F(BlobCacheTest, NoRoomIsAnErrorWithTheNumbersForThatContentAlone) {
   EXPECT_NE(taken.message().find("no room for 1000 bytes: 1000"), std::string::npos) << taken;
 }
 
+// Content of any size, none of which comes.
+class Huge : public BlobSource {
+ public:
+  absl::Status Fetch(const Digest&, const BlobSink& sink) override {
+    return sink.begin(uint64_t{1} << 60);
+  }
+  FetchSource kind() const override { return FetchSource::kCoordinator; }
+  void Cancel() override {}
+};
+
+// The disk may have room again.
+TEST_F(BlobCacheTest, WhatADiskHasNoRoomForIsNotRefusedForGood) {
+  BlobCache cache(dir_, 0);
+  Huge huge;
+  const absl::Status status = cache.Ensure(source_.Add("x"), huge).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+  EXPECT_NE(status.message().find("half of what the disk has free is less"), std::string::npos);
+}
+
 // Clients hear it: where a node keeps its files is not theirs.
 TEST_F(BlobCacheTest, ADisksErrorDoesNotSayWhereTheCacheIs) {
   std::ofstream(dir_.string()) << "a file where the directory should be";

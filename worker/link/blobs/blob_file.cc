@@ -55,6 +55,11 @@ absl::Status CheckTakesFiles(const std::filesystem::path& dir) {
     unlink(probe.c_str());
   }
   if (!error) return absl::OkStatus();
+  // A full disk may have room again, and the base needs none.
+  if (error.value() == ENOSPC || error.value() == EDQUOT) {
+    LogWarning("cache-dir=", dir.string(), ": takes no files now: ", error.message());
+    return absl::OkStatus();
+  }
   return MakeError(absl::StatusCode::kFailedPrecondition, Reason::kIoError, kDiskField,
                    dir.string(), absl::StrCat("takes no files: ", error.message()));
 }

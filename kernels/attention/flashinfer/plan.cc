@@ -1,4 +1,4 @@
-#include "kernels/flashinfer/plan.h"
+#include "kernels/attention/flashinfer/plan.h"
 
 #include <algorithm>
 #include <functional>

@@ -1,11 +1,11 @@
-#include "kernels/flashinfer/prefill.h"
+#include "kernels/attention/flashinfer/prefill.h"
 
 #include <algorithm>
 #include <numeric>
 #include <vector>
 
-#include "kernels/flashinfer/call.h"
-#include "kernels/flashinfer/plan.h"
+#include "kernels/attention/flashinfer/call.h"
+#include "kernels/attention/flashinfer/plan.h"
 #include "kernels/upload/upload_cuda.h"
 
 namespace rootstock::kernels::cuda {

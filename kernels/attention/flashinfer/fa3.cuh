@@ -34,7 +34,7 @@ using cutlass_dtype_t = typename cutlass_dtype<T>::type;
 #include <flashinfer/attention/hopper/prefill_sm90.cuh>
 #include <flashinfer/attention/hopper/variants.cuh>
 
-#include "kernels/flashinfer/call.h"
+#include "kernels/attention/flashinfer/call.h"
 
 namespace rootstock::kernels::cuda {
 

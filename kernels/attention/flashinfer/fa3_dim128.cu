@@ -1,4 +1,4 @@
-#include "kernels/flashinfer/fa3.cuh"
+#include "kernels/attention/flashinfer/fa3.cuh"
 
 namespace rootstock::kernels::cuda {
 

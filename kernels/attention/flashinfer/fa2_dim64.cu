@@ -1,4 +1,4 @@
-#include "kernels/flashinfer/fa2.cuh"
+#include "kernels/attention/flashinfer/fa2.cuh"
 
 namespace rootstock::kernels::cuda {
 

@@ -10,7 +10,7 @@
 #include <map>
 #include <string>
 
-#include "kernels/lora/lora_bench_site.h"
+#include "tests/perf/lora/lora_bench_site.h"
 
 namespace rootstock::kernels::cuda {
 namespace {

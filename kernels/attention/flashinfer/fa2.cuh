@@ -18,7 +18,7 @@
 #include <flashinfer/attention/prefill.cuh>
 #include <flashinfer/attention/variants.cuh>
 
-#include "kernels/flashinfer/call.h"
+#include "kernels/attention/flashinfer/call.h"
 
 namespace rootstock::kernels::cuda {
 

@@ -12,7 +12,7 @@
 #include <functional>
 #include <string>
 
-#include "kernels/lora/lora_bench_site.h"
+#include "tests/perf/lora/lora_bench_site.h"
 
 namespace rootstock::kernels::cuda {
 namespace {

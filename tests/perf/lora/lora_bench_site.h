@@ -6,9 +6,9 @@
 
 #include "kernels/activation/activation_cuda.h"
 #include "kernels/linear/linear_cuda.h"
-#include "kernels/lora/lora_bench_data.h"
 #include "kernels/norm/norm_cuda.h"
 #include "kernels/rope/rope_cuda.h"
+#include "tests/perf/lora/lora_bench_data.h"
 
 namespace rootstock::kernels::cuda {
 
