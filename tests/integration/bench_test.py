@@ -33,7 +33,8 @@ class BenchTest(unittest.TestCase):
             done = self.bench(cluster, "--max-tokens", str(TOKENS))
             self.assertEqual(done.returncode, 0, done.stderr)
             results = json.loads(done.stdout)
-            self.assertEqual(len(results), 7)
+            self.assertEqual(len(results), 9)
+            self.assertEqual(sum(r["case"].endswith(", output") for r in results), 2)
             for result in results:
                 self.assertGreater(result["value"], 0, result["case"])
             # One unmeasured round of each kind comes first.
