@@ -130,12 +130,16 @@ def trace(folder, out):
     write(out / "trace.svg", 770, parts)
 
 
+def draw(folder, out):
+    for plot in (decode_step, prefill_lora, trace):
+        plot(folder, out)
+
+
 def main():
     folder = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "docs/benchmarks"
     out = folder / "plots"
     out.mkdir(exist_ok=True)
-    for draw in (decode_step, prefill_lora, trace):
-        draw(folder, out)
+    draw(folder, out)
 
 
 if __name__ == "__main__":

@@ -241,12 +241,19 @@ TABLES = {
 }
 
 
+def pages():
+    return [DOCS / "benchmarks.md", *sorted((DOCS / "benchmarks").glob("*.md"))]
+
+
+def filled(text):
+    return re.sub(r"(<!-- table ([\w-]+) -->\n).*?(<!-- end -->)",
+                  lambda m: m[1] + "\n".join(TABLES[m[2]]()) + "\n" + m[3], text, flags=re.S)
+
+
 def main():
-    for page in [DOCS / "benchmarks.md", *sorted((DOCS / "benchmarks").glob("*.md"))]:
+    for page in pages():
         before = page.read_text()
-        after = re.sub(r"(<!-- table ([\w-]+) -->\n).*?(<!-- end -->)",
-                       lambda m: m[1] + "\n".join(TABLES[m[2]]()) + "\n" + m[3], before, flags=re.S)
-        if after != before:
+        if (after := filled(before)) != before:
             page.write_text(after)
             print(page.relative_to(ROOT))
 
