@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/pdl.cuh"
 #include "kernels/linear/cuda_test_data.h"
 
 namespace rootstock::kernels::cuda {
@@ -64,6 +66,18 @@ __global__ void Sums(Type a_type, const void* a, Type b_type, const void* b, siz
   sums[first * 3 + 2] = largest;
 }
 
+__global__ void CopyLateKernel(const uint4* from, uint4* to, size_t count) {
+  constexpr uint64_t kLateNanoseconds = 50000;
+  GridLaunchDependents();
+  GridDependencyWait();
+  uint64_t start, now;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(start));
+  do {
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+  } while (now - start < kLateNanoseconds);
+  for (size_t i = threadIdx.x; i < count; i += blockDim.x) to[i] = from[i];
+}
+
 double Expected(const LinearArgs& args, int row, int col) {
   double sum = args.bias == nullptr ? 0.0 : TestValue(Type::kF32, col, kBias);
   for (int i = 0; i < args.k; ++i) {
@@ -92,6 +106,11 @@ void FillRandom(Type type, void* out, size_t n, uint32_t seed, float scale, cuda
     Fill<<<1024, 256, 0, stream>>>(static_cast<__nv_bfloat16*>(out), n, seed, scale);
   }
   CheckCuda(cudaGetLastError(), "fill");
+}
+
+cudaError_t CopyLate(const void* from, void* to, size_t bytes, cudaStream_t stream) {
+  return LaunchDependent(CopyLateKernel, 1, 1024, 0, stream, 1, static_cast<const uint4*>(from),
+                         static_cast<uint4*>(to), bytes / sizeof(uint4));
 }
 
 Buffer::Buffer(size_t bytes) : bytes_(bytes) {
