@@ -22,6 +22,8 @@ decode64 kernels_attention_cuda_test FewAttentionLaunches.DecodeOfHeads64
 plain kernels_attention_cuda_test FewAttentionLaunches.Plain
 mixed kernels_attention_cuda_test FewAttentionLaunches.Mixed
 fa2 kernels_attention_cuda_test FewAttentionLaunches.Fa2
+prefill64 kernels_attention_cuda_test FewAttentionLaunches.PrefillOfHeads64
+prefill128 kernels_attention_cuda_test FewAttentionLaunches.PrefillOfHeads128
 sampler kernels_sampler_cuda_test FewSamplerLaunches.*
 lora kernels_lora_cuda_test Decode/LoraCudaTest.*/31:Decode/LoraCudaTest.*/61:Decode/LoraCudaTest.*/66
 lora_long kernels_lora_cuda_test Long/LoraCudaTest.*/22:Long/LoraCudaTest.*/28

@@ -50,18 +50,28 @@ TEST(FewAttentionLaunches, Mixed) {
   CheckBest({Type::kBF16, {2, 1, 64}, 16}, {{37, 60, 1}, {1, 33, 2}, {5, 19, 3}});
 }
 
-TEST(FewAttentionLaunches, Fa2) {
-  AttentionCase test({Type::kBF16, {2, 1, 128}, 16}, {{37, 60, 1}, {5, 19, 3}});
+void CheckPrefill(FlashKernel kernel, int head_dim, int launches) {
+  AttentionCase test({Type::kBF16, {2, 1, head_dim}, 16}, {{37, 60, 1}, {5, 19, 3}});
   std::string error;
-  const auto prefill = MakeFlashPrefill(test.shapes(), FlashKernel::kFa2, &error);
+  const auto prefill = MakeFlashPrefill(test.shapes(), kernel, &error);
   ASSERT_NE(prefill, nullptr) << error;
-  ASSERT_EQ(test.Run([&] {
-    const std::string plan = prefill->Plan(test.batch(), nullptr);
-    return plan.empty() ? prefill->Run(test.kv(), test.qkv(), test.out(), nullptr) : plan;
-  }),
-            "");
-  EXPECT_LT(test.Error(), kBound);
+  for (int i = 0; i < launches; ++i) {
+    ASSERT_EQ(test.Run([&] {
+      const std::string plan = prefill->Plan(test.batch(), nullptr);
+      return plan.empty() ? prefill->Run(test.kv(), test.qkv(), test.out(), nullptr) : plan;
+    }),
+              "");
+    EXPECT_LT(test.Error(), kBound) << i;
+  }
 }
+
+TEST(FewAttentionLaunches, Fa2) { CheckPrefill(FlashKernel::kFa2, 128, 1); }
+
+// FA3 where there is Hopper. Racecheck tells of no hazard between warps at a barrier that opens too
+// early, but its delays show it, in every second launch.
+TEST(FewAttentionLaunches, PrefillOfHeads64) { CheckPrefill(FlashKernel::kBest, 64, 8); }
+
+TEST(FewAttentionLaunches, PrefillOfHeads128) { CheckPrefill(FlashKernel::kBest, 128, 8); }
 
 }  // namespace
 }  // namespace rootstock::kernels::cuda

@@ -30,6 +30,18 @@ template <typename T>
 using cutlass_dtype_t = typename cutlass_dtype<T>::type;
 }  // namespace flashinfer
 
+#include <flashinfer/attention/hopper/named_barrier.cuh>
+#include <flashinfer/attention/hopper/utils.cuh>
+#include <flashinfer/math.cuh>
+
+// FlashInfer's epilogue arrives at a barrier and then waits there, every thread of it, where the
+// barrier is for one arrival of each: half of the warps, a little ahead, open it by arriving twice
+// and store rows that the others have not put into shared memory yet. With a wait for the arrival
+// it is two whole barriers.
+#define arrive sync
+#include <flashinfer/attention/hopper/epilogue.cuh>
+#undef arrive
+
 #include <flashinfer/attention/hopper/default_params.cuh>
 #include <flashinfer/attention/hopper/prefill_sm90.cuh>
 #include <flashinfer/attention/hopper/variants.cuh>
