@@ -5,29 +5,18 @@
 usage: tests/perf/tables.py
 """
 
-import json
 import math
-import pathlib
 import re
 import statistics
 
+import part_tables
+from bench_files import DOCS, entries, read
 from plots import PEER_PREFILL, PEER_STEP, ROOT
 
-DOCS = ROOT / "docs"
 CASES = ("1x0", "16x0", "64x0", "1x1", "16x8", "64x8", "64x64")
 ASKED_OF_PEER = {"1x0": 1.14, "16x0": 1.14, "64x0": 1.14, "1x1": 1.2, "16x8": 1.29, "64x8": 1.29, "64x64": 1.69}
 PEER_TOKENS = {"without": 44000, "with 64 adapters": 32300}  # prefill of 64 x 1024
 ASKED_TOKENS = {"without": 1.0, "with 64 adapters": 1.33}
-
-
-def entries(name):
-    path = DOCS / "benchmarks" / f"{name}.json"
-    return json.loads(path.read_text()) if path.exists() else []
-
-
-def read(name):
-    """Entries of a file by case; of entries with the same case the last."""
-    return {e["case"]: e for e in entries(name)}
 
 
 def steps(name):
@@ -238,6 +227,9 @@ TABLES = {
     "step-13b": lambda: step_table("gpu-step-13b", False),
     "prefill": prefill_table,
     "prefill-lora": prefill_lora_table,
+    "path": part_tables.path,
+    "unfused": part_tables.unfused,
+    "equal-bits": part_tables.equal_bits,
 }
 
 
