@@ -33,6 +33,10 @@ absl::Status Check(const TraceBenchOptions& options) {
   if (!positive(options.alphas) || !positive(options.cvs)) {
     return InvalidField(Reason::kConfigInvalid, "alpha, cv", "", "want positive numbers");
   }
+  double rate = 0;
+  if (!absl::SimpleAtod(options.rate, &rate) || !(rate >= 0)) {
+    return InvalidField(Reason::kConfigInvalid, "rate", options.rate, "wants requests a second");
+  }
   const int resident = std::max(options.resident, options.in_turn);
   if (static_cast<int>(options.names.size()) <= resident) {
     return InvalidField(Reason::kConfigInvalid, "name", absl::StrCat(options.names.size()),
@@ -68,7 +72,8 @@ struct Side {
 
 class Comparison {
  public:
-  explicit Comparison(const TraceBenchOptions& options) : options_(options), run_(options) {
+  explicit Comparison(const TraceBenchOptions& options)
+      : options_(options), run_(options), rate_(Positive(options.rate)) {
     sides_.push_back({Side::kFew, options.resident, "1",
                       absl::StrCat("adapters=", options.resident, " resident")});
     if (options.in_turn > 0) {
@@ -85,7 +90,10 @@ class Comparison {
     RETURN_IF_ERROR(run_.Touch(static_cast<int>(options_.names.size())));
     LogInfo("each adapter was asked once in ", SecondsSinceStart(), " s");
     for (int round = 0; round < options_.rounds; ++round) {
-      RETURN_IF_ERROR(ForEachSide(round, [&](const Side& side) { return Saturate(side, round); }));
+      if (Positive(options_.rate) == 0) {
+        RETURN_IF_ERROR(
+            ForEachSide(round, [&](const Side& side) { return Saturate(side, round); }));
+      }
       if (rate_ == 0) rate_ = kLoad * LowestSaturation();
       for (const std::string& cv : options_.cvs) {
         RETURN_IF_ERROR(
@@ -201,7 +209,8 @@ class Comparison {
     const bool goal = side.kind == Side::kMany;
     out.push_back(
         {goal ? "9" : "",
-         absl::StrCat(name, " over ", options_.resident, " resident, p99 first token at 90 %"),
+         absl::StrCat(name, " over ", options_.resident, " resident, p99 first token at ",
+                      Positive(options_.rate) > 0 ? absl::StrCat(options_.rate, " req/s") : "90 %"),
          Quantile(found->second, 0.99) / Quantile(few->second, 0.99), goal ? 1.5 : 0, "lower",
          "ratio"});
   }
