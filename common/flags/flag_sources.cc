@@ -84,6 +84,9 @@ absl::StatusOr<GivenFlags> ReadYaml(const std::vector<FlagSpec>& table, const st
   YAML::Node root;
   try {
     root = YAML::LoadFile(file);
+  } catch (const YAML::BadFile&) {
+    return InvalidField(Reason::kConfigInvalid, "config", file,
+                        "no such file, or it can't be read");
   } catch (const std::exception& error) {  // the library's, or a folder that is no file
     return InvalidField(Reason::kConfigInvalid, "config", file, error.what());
   }

@@ -129,7 +129,8 @@ TEST_F(FlagsTest, FileErrorsNameKeyAndValue) {
   EXPECT_THAT(error("config: other.yaml\n"), HasSubstr("config=other.yaml: unknown key"));
   EXPECT_THAT(error("- a\n"), HasSubstr("must be a map"));
   EXPECT_THAT(error("a: [\n"), HasSubstr("config="));
-  EXPECT_THAT(Error({"--config", "/no/such/file"}), HasSubstr("/no/such/file"));
+  EXPECT_THAT(Error({"--config", "/no/such/file"}),
+              HasSubstr("config=/no/such/file: no such file, or it can't be read"));
   EXPECT_TRUE(Parse({"--config", Yaml("").c_str()}).ok());
 }
 

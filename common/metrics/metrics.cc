@@ -40,16 +40,20 @@ void Histogram::Observe(double value) const {
   static_cast<prometheus::Histogram*>(series_)->Observe(value);
 }
 
-// The series of a family by label values. `add` makes a series of the family, `hidden` is one
-// outside it. Thread-safe.
+// The series of a family by label values. `add` makes a series of the family, `remove` frees it,
+// `hidden` is one outside it. Thread-safe.
 class FamilyState {
  public:
   using Add = std::function<void*(const std::map<std::string, std::string>&)>;
 
-  FamilyState(std::string name, std::vector<Label> labels, Add add, std::shared_ptr<void> hidden)
+  using Remove = std::function<void(void*)>;
+
+  FamilyState(std::string name, std::vector<Label> labels, Add add, Remove remove,
+              std::shared_ptr<void> hidden)
       : name_(std::move(name)),
         labels_(std::move(labels)),
         add_(std::move(add)),
+        remove_(std::move(remove)),
         hidden_(std::move(hidden)) {
     for (const Label& label : labels_) {
       seen_.emplace_back(label.values.begin(), label.values.end());
@@ -63,6 +67,21 @@ class FamilyState {
     Series series;
     series.series_ = Find(asked);
     return series;
+  }
+
+  void Forget(std::string_view label, std::string_view value) {
+    const std::string gone(value);
+    if (gone == kOverflow) return;  // others may share it
+    std::lock_guard lock(mutex_);
+    for (size_t i = 0; i < labels_.size(); ++i) {
+      if (labels_[i].name != label || labels_[i].at_most == 0 || seen_[i].erase(gone) == 0)
+        continue;
+      std::erase_if(series_, [&](const auto& entry) {
+        if (entry.first[i] != gone) return false;
+        remove_(entry.second);
+        return true;
+      });
+    }
   }
 
  private:
@@ -92,8 +111,11 @@ class FamilyState {
     for (size_t i = 0; i < values.size(); ++i) {
       if (seen_[i].contains(values[i])) continue;
       if (labels_[i].at_most == 0) return Unlisted(values[i]);
-      if (seen_[i].size() >= labels_[i].at_most) values[i] = kOverflow;
-      seen_[i].insert(values[i]);
+      if (seen_[i].size() < labels_[i].at_most) {
+        seen_[i].insert(values[i]);
+      } else {
+        values[i] = kOverflow;
+      }
     }
     const auto it = series_.find(values);
     return it != series_.end() ? it->second : Make(values);
@@ -108,6 +130,7 @@ class FamilyState {
   const std::string name_;
   const std::vector<Label> labels_;
   const Add add_;
+  const Remove remove_;
   const std::shared_ptr<void> hidden_;
   std::mutex mutex_;
   std::vector<std::set<std::string>> seen_;  // by label
@@ -117,6 +140,10 @@ class FamilyState {
 template <typename Series>
 Series Family<Series>::Find(const std::vector<std::string_view>& values) const {
   return state_->template Find<Series>(values);
+}
+template <typename Series>
+void Family<Series>::Forget(std::string_view label, std::string_view value) const {
+  state_->Forget(label, value);
 }
 template class Family<Counter>;
 template class Family<Gauge>;
@@ -138,6 +165,7 @@ Family<Counter> Metrics::MakeCounter(const std::string& name, const std::string&
   Family<Counter> out;
   out.state_ = std::make_shared<FamilyState>(
       name, std::move(labels), [family](const auto& named) { return &family->Add(named); },
+      [family](void* series) { family->Remove(static_cast<prometheus::Counter*>(series)); },
       std::make_shared<prometheus::Counter>());
   return out;
 }
@@ -149,6 +177,7 @@ Family<Gauge> Metrics::MakeGauge(const std::string& name, const std::string& hel
   Family<Gauge> out;
   out.state_ = std::make_shared<FamilyState>(
       name, std::move(labels), [family](const auto& named) { return &family->Add(named); },
+      [family](void* series) { family->Remove(static_cast<prometheus::Gauge*>(series)); },
       std::make_shared<prometheus::Gauge>());
   return out;
 }
@@ -161,6 +190,7 @@ Family<Histogram> Metrics::MakeHistogram(const std::string& name, const std::str
   out.state_ = std::make_shared<FamilyState>(
       name, std::move(labels),
       [family, bounds](const auto& named) { return &family->Add(named, bounds); },
+      [family](void* series) { family->Remove(static_cast<prometheus::Histogram*>(series)); },
       std::make_shared<prometheus::Histogram>(bounds));
   return out;
 }

@@ -11,7 +11,8 @@
 
 namespace rootstock {
 
-// Handles of one series: cheap to copy, valid as long as the Metrics they come from. Thread-safe.
+// Handles of one series: cheap to copy, valid as long as the Metrics they come from, unless the
+// series is forgotten. Thread-safe.
 class Counter {
  public:
   void Add(double amount = 1) const;  // ≥ 0
@@ -62,6 +63,10 @@ class Family {
   Series At(const Values&... values) const {
     return Find({std::string_view(values)...});
   }
+
+  // The series that have this value, which came later, are no more, and another may come in its
+  // place. Nobody may use handles of them any longer. One that is not there is fine.
+  void Forget(std::string_view label, std::string_view value) const;
 
  private:
   friend class Metrics;

@@ -73,6 +73,28 @@ TEST(Metrics, LaterValuesAreBounded) {
   EXPECT_EQ(pages.At("g1", "kv").Value(), 1);
 }
 
+TEST(Metrics, AForgottenValueMakesRoomForAnother) {
+  Metrics metrics;
+  const auto pages = metrics.MakeGauge(
+      "pages", "Pages.", {{.name = "group", .at_most = 2}, {"owner", {"kv", "free"}}});
+  const auto loads = metrics.MakeCounter("loads_total", "L.", {{.name = "group", .at_most = 2}});
+  for (const char* group : {"a", "b", "c"}) {  // the last one shares "other"
+    for (const char* owner : {"kv", "free"}) pages.At(group, owner).Set(1);
+    loads.At(group).Add();
+  }
+  pages.Forget("group", "c");      // no value of its own
+  pages.Forget("group", "other");  // whoever shares it is still there
+  pages.Forget("owner", "kv");     // a listed one is there from the start
+  EXPECT_EQ(CountLines(metrics.Text(), "rootstock_pages{"), 6u);
+  pages.Forget("group", "a");
+  loads.Forget("group", "a");
+  EXPECT_EQ(CountLines(metrics.Text(), "rootstock_pages{"), 4u);
+  EXPECT_THAT(metrics.Text(), Not(HasSubstr("group=\"a\"")));
+  pages.At("c", "kv").Set(3);
+  EXPECT_THAT(metrics.Text(), HasSubstr("{group=\"c\",owner=\"kv\"} 3"));
+  EXPECT_EQ(loads.At("a").Value(), 0);  // from the start again
+}
+
 TEST(MetricsDeathTest, UnlistedValueIsABug) {
   Metrics metrics;
   const auto counter = metrics.MakeCounter("x_total", "X.", {{"reason", {"a"}}});

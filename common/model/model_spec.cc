@@ -197,8 +197,8 @@ absl::StatusOr<ModelSpec> ParseModelSpec(const std::string& config_json) {
 absl::StatusOr<ModelSpec> LoadModelSpec(const std::filesystem::path& model_dir) {
   ASSIGN_OR_RETURN(const auto text, ReadModelFile(model_dir / "config.json"));
   if (!text) {
-    return MakeError(absl::StatusCode::kNotFound, Reason::kModelInvalid, "config.json",
-                     model_dir.string(), "no such file in this directory");
+    return MakeError(absl::StatusCode::kNotFound, Reason::kModelInvalid, "model",
+                     model_dir.string(), "has no config.json");
   }
   return ParseModelSpec(*text);
 }

@@ -43,6 +43,7 @@ absl::StatusOr<AdapterEntry> Registry::Impl::Store(const Key& key, const LoadedA
     for (const auto& done : waiting) done(/*gone=*/false);
   };
   AdapterHandle held;  // nobody removes the blob between its rename and the commit
+  bool there = false;
   {
     const std::lock_guard lock(contents->mutex);
     ASSIGN_OR_RETURN(const Decision decision, Decide(key, loaded.digest, new_version));
@@ -53,12 +54,10 @@ absl::StatusOr<AdapterEntry> Registry::Impl::Store(const Key& key, const LoadedA
     }
     held = contents->MakeHandle(content);
     // One whose blob has vanished meanwhile gets it anew.
-    if (decision.what == Registration::kThere &&
-        !contents->blobs.IsLost(loaded.digest, loaded.canonical.size())) {
-      return ShowRegistered(key, decision.number, loaded, 0);
-    }
+    there = decision.what == Registration::kThere &&
+            !contents->blobs.IsLost(loaded.digest, loaded.canonical.size());
   }
-  if (!contents->blobs.Holds(loaded.digest, loaded.canonical.size())) {
+  if (!there && !contents->blobs.Holds(loaded.digest, loaded.canonical.size())) {
     RETURN_IF_ERROR(contents->blobs.Put(loaded.digest, loaded.canonical));
   }
   const int64_t now = options.unix_ms();
@@ -77,10 +76,17 @@ absl::StatusOr<AdapterEntry> Registry::Impl::Store(const Key& key, const LoadedA
       return absl::OkStatus();
     }));
   }
+  // A version goes on telling what the config said that it came with.
+  std::string config = loaded.config_json;
+  if (decision.what != Registration::kNext) {
+    ASSIGN_OR_RETURN(config, store->Config(key.first, key.second, decision.number));
+  }
   const std::lock_guard lock(contents->mutex);
   Heal(loaded.digest);
   waiting.swap(contents->by_digest.at(loaded.digest).when_gone);
-  return ShowRegistered(key, decision.number, loaded, now);
+  AdapterEntry entry = ShowRegistered(key, decision.number, loaded, now);
+  entry.config_json = std::move(config);
+  return entry;
 }
 
 // Under the mutex. `now` is of a version that is new.
@@ -97,7 +103,6 @@ AdapterEntry Registry::Impl::ShowRegistered(const Key& key, uint32_t number,
   }
   AdapterEntry entry = Describe(key, number, version);
   entry.receipt_json = loaded.receipt_json;
-  entry.config_json = loaded.config_json;
   return entry;
 }
 

@@ -214,6 +214,19 @@ class RegistryOnABadDisk : public testing::Test {
   RegistryModel model_;
 };
 
+TEST_F(RegistryOnABadDisk, AStartOnAFullDiskNamesThePath) {
+  Open();
+  registry_.reset();
+  vfs_.fail = [](FaultyVfs::Event::Kind) { return SQLITE_FULL; };
+  const absl::Status full = OpenIn(scratch_.path()).status();
+  EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(full.message()),
+              testing::AllOf(testing::HasSubstr(scratch_.path().string()),
+                             testing::HasSubstr("disk is full")));
+  vfs_.fail = nullptr;
+  Open();
+}
+
 TEST_F(RegistryOnABadDisk, F11AFullDiskRefusesChangesAndServesOn) {
   Open();
   const auto add = [&](const std::string& text) {

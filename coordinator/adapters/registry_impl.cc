@@ -33,7 +33,11 @@ absl::Status Registry::Impl::CheckNotBase(const std::string& tenant,
 
 absl::Status Registry::Impl::Load() {
   ASSIGN_OR_RETURN(store, RegistryStore::Open(options.data_dir));
-  ASSIGN_OR_RETURN(incarnation, store->RaiseIncarnation());
+  const auto raised = store->RaiseIncarnation();  // the first change: a full disk shows here
+  if (!raised.ok()) {
+    return Annotate(raised.status(), absl::StrCat("data=", options.data_dir.string()));
+  }
+  incarnation = *raised;
   RETURN_IF_ERROR(ShowRevision());
   RETURN_IF_ERROR(LoadVersions());
   return LoadAliasesAndPins();

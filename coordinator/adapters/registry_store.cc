@@ -39,7 +39,7 @@ absl::StatusOr<std::unique_ptr<RegistryStore>> RegistryStore::Open(
                    errno == EWOULDBLOCK ? "another coordinator uses it" : std::strerror(errno));
   }
   ASSIGN_OR_RETURN(store->db_, SqlDatabase::Open(dir / "registry.db"));
-  RETURN_IF_ERROR(PrepareSchema(*store->db_));
+  RETURN_IF_ERROR(Annotate(PrepareSchema(*store->db_), absl::StrCat("data=", dir.string())));
   return store;
 }
 

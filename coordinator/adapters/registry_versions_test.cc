@@ -45,6 +45,8 @@ TEST_F(RegistryVersionsTest, WhatAConfigSaidIsOfItsVersionOnly) {
   ASSERT_EQ(add("a", "acme", "{\"secret\":1}")->config_json, "{\"secret\":1}");
   ASSERT_EQ(add("a", "other", "{\"own\":2}")->config_json, "{\"own\":2}");
   ASSERT_TRUE(add("b", "other", "{}").ok());
+  // The same again: the version stays as it came, and the answer says so.
+  EXPECT_EQ(add("a", "acme", "{\"later\":3}")->config_json, "{\"secret\":1}");
   for (int restarts = 0; restarts < 2; ++restarts) {
     EXPECT_EQ(registry_->Get("a", "acme")->config_json, "{\"secret\":1}");
     EXPECT_EQ(registry_->Get("a", "other")->config_json, "{\"own\":2}");

@@ -150,6 +150,15 @@ void TellWhatStays(v1::Uploads::Stub& stub, const ClientOptions& options, const 
                id.c_str());
 }
 
+std::chrono::steady_clock::time_point WaitsUntil(const ClientOptions& options) {
+  std::chrono::duration<double> patience = kUploadPatience;
+  if (options.timeout_seconds > 0) {
+    patience = std::min(patience, std::chrono::duration<double>(options.timeout_seconds));
+  }
+  return std::chrono::steady_clock::now() +
+         std::chrono::duration_cast<std::chrono::steady_clock::duration>(patience);
+}
+
 // What the last call said.
 struct UploadTry {
   grpc::Status status;
@@ -211,15 +220,15 @@ int UploadAdapter(const ClientOptions& options, const std::string& name,
   finish.set_tenant(options.tenant);
   finish.set_name(name);
   finish.set_new_version(new_version);
+  const auto until = WaitsUntil(options);
   UploadTry last = TryUpload(*stub, options, start, directory, finish);
   // An earlier call whose client has gone comes to its end first.
-  auto waited = std::chrono::milliseconds(0);
-  while (last.status.error_code() == grpc::StatusCode::ABORTED && waited < kUploadPatience) {
-    if (waited.count() == 0) {
+  for (bool told = false; last.status.error_code() == grpc::StatusCode::ABORTED &&
+                          std::chrono::steady_clock::now() + kUploadPause < until;) {
+    if (!std::exchange(told, true)) {
       std::fputs("loractl: another call works on this upload: waiting for its end\n", stderr);
     }
     std::this_thread::sleep_for(kUploadPause);
-    waited += kUploadPause;
     last = TryUpload(*stub, options, start, directory, finish);
   }
   if (!last.status.ok()) {

@@ -56,7 +56,7 @@ class UploadTest : public ::testing::Test {
     std::ofstream(dir_ / "adapter_config.json") << "{}";
     std::ofstream(dir_ / "adapter_model.safetensors") << "x";
   }
-  int Upload(const std::string& name, int busy = 0) {
+  int Upload(const std::string& name, int busy = 0, double timeout = 0) {
     uploads_ = std::make_unique<FakeUploads>(busy);
     grpc::ServerBuilder builder;
     int port = 0;
@@ -66,7 +66,8 @@ class UploadTest : public ::testing::Test {
     CaptureStderr();
     ::testing::internal::CaptureStdout();
     const int code =
-        UploadAdapter({.address = absl::StrCat("127.0.0.1:", port)}, name, dir_, false);
+        UploadAdapter({.address = absl::StrCat("127.0.0.1:", port), .timeout_seconds = timeout},
+                      name, dir_, false);
     ::testing::internal::GetCapturedStdout();
     errors_ = GetCapturedStderr();
     server->Shutdown();
@@ -82,6 +83,12 @@ TEST_F(UploadTest, WaitsForAnEarlierCallOnTheSameUpload) {
   EXPECT_EQ(Upload("a", /*busy=*/2), kExitOk) << errors_;
   EXPECT_EQ(uploads_->starts, 3);
   EXPECT_THAT(errors_, HasSubstr("another call works on this upload: waiting"));
+}
+
+TEST_F(UploadTest, WaitsNoLongerThanItsTimeout) {
+  EXPECT_EQ(Upload("a", /*busy=*/1000, /*timeout=*/0.5), kExitFailed) << errors_;
+  EXPECT_LE(uploads_->starts, 4);
+  EXPECT_THAT(errors_, HasSubstr("another call works on it"));
 }
 
 TEST_F(UploadTest, ABadNameIsRefusedBeforeAnythingIsSent) {

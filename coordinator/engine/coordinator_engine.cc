@@ -29,10 +29,12 @@ CoordinatorEngine::CoordinatorEngine(EngineOptions options) : options_(std::move
       [this](const RequestPtr& request, const absl::Status& status) { Close(request, status); },
       [registry = options_.registry](const Digest& digest) { return registry->FindDigest(digest); },
       [registry = options_.registry](const Digest& digest) { return registry->HasName(digest); });
+  forgetting_ = options_.queues("forget");
 }
 
 CoordinatorEngine::~CoordinatorEngine() {
   draining_ = true;
+  forgetting_->Stop();
   std::vector<std::shared_ptr<GroupEngine>> engines;
   {
     const std::lock_guard lock(groups_mutex_);

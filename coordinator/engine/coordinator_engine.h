@@ -111,6 +111,8 @@ class CoordinatorEngine : public Engine, public GroupDirectory {
   absl::Status CheckGroup(const GroupInfo& info) const;
   absl::Status CheckNameIsFree(const GroupInfo& info) const;  // under groups_mutex_
   bool IsForgotten(const GroupRecord& record) const;
+  void ForgetGroups();
+  void WasLost(GroupRecord& record);
   GroupCallbacks CallbacksFor(const std::string& group, uint64_t attach);
   // Of the attach that counts; nothing for an earlier one.
   void ShowState(const std::string& group, uint64_t attach, const char* state);
@@ -134,6 +136,7 @@ class CoordinatorEngine : public Engine, public GroupDirectory {
   uint64_t next_attach_ = 1;
 
   std::unique_ptr<Router> router_;
+  std::shared_ptr<TaskQueue> forgetting_;  // groups that were lost long ago
 };
 
 }  // namespace rootstock

@@ -80,15 +80,26 @@ bool CoordinatorEngine::IsForgotten(const GroupRecord& record) const {
   return record.lost_since && options_.clock() - *record.lost_since >= kRemembered;
 }
 
+void CoordinatorEngine::ForgetGroups() {
+  const std::lock_guard lock(groups_mutex_);
+  std::erase_if(groups_, [this](const auto& entry) {
+    if (!IsForgotten(entry.second)) return false;
+    options_.metrics->Forget(entry.first);
+    router_->Forget(entry.first);
+    return true;
+  });
+}
+
+// Under groups_mutex_.
+void CoordinatorEngine::WasLost(GroupRecord& record) {
+  record.lost_since = options_.clock();
+  forgetting_->PostAt(*record.lost_since + kRemembered, [this] { ForgetGroups(); });
+}
+
 absl::StatusOr<GroupDirectory::Order> CoordinatorEngine::OnHello(const GroupInfo& info) {
   absl::Status status = CheckGroup(info);
   std::shared_ptr<GroupEngine> old;  // ends outside the lock: it may join its thread
   const std::lock_guard lock(groups_mutex_);
-  std::erase_if(groups_, [this](const auto& entry) {
-    if (!IsForgotten(entry.second)) return false;
-    options_.metrics->GroupIs(entry.first, "forgotten");
-    return true;
-  });
   if (status.ok()) status = CheckNameIsFree(info);
   RETURN_IF_ERROR(status);  // its stream logs that
   GroupRecord& record = groups_[info.name];
@@ -121,7 +132,7 @@ void CoordinatorEngine::OnFormingLost(const std::string& group, const Epoch& epo
   record.last->info = record.info;
   record.last->epoch = epoch;
   record.last->state = "broken";
-  record.lost_since = options_.clock();
+  WasLost(record);
   options_.metrics->GroupIs(group, "broken");
 }
 
@@ -141,7 +152,7 @@ void CoordinatorEngine::OnGroupGone(const std::string& group, uint64_t attach) {
   GroupRecord& record = it->second;
   if (record.epoch.attach != attach || !record.engine) return;
   record.last = record.engine->Snapshot();
-  record.lost_since = options_.clock();
+  WasLost(record);
   over = std::move(record.engine);
 }
 

@@ -1,4 +1,5 @@
 // What is shown of groups that form, drain and are lost, and who may have a name meanwhile.
+#include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "coordinator/engine/testing/world.h"
 #include "gtest/gtest.h"
@@ -130,8 +131,8 @@ TEST(EngineGroupState, OfALostGroupNothingRuns) {
     world.groups["g" + std::to_string(i)]->Die();
     world.Run();
   }
-  EXPECT_EQ(world.executor.queues_in_use(), 1u);  // the router's
-  EXPECT_EQ(world.executor.timers(), 0u);
+  EXPECT_EQ(world.executor.queues_in_use(), 2u);  // the router's, and that which forgets them
+  EXPECT_EQ(world.executor.timers(), 5u);
   EXPECT_EQ(world.StatusOf("g3").state, "broken");
   EXPECT_EQ(world.engine->DrainGroup("g3").code(), absl::StatusCode::kNotFound);
 }
@@ -158,12 +159,19 @@ TEST(EngineGroupState, OneThatIsLostIsForgottenAfterTenMinutes) {
   ASSERT_TRUE(back.Hello(*world.engine).ok());
   world.executor.Advance(absl::Seconds(1));
   EXPECT_EQ(Named(world), "bd");
-  FakeGroup again("a", 64, 4);  // by now also in the books
+  EXPECT_EQ(world.Metric("group_state{group=\"c\",state=\"broken\"}"), 1);
+  world.Run();                           // with nobody's Hello
+  for (const char* gone : {"a", "c"}) {  // nor have they series: nobody is woken for them
+    EXPECT_EQ(world.metrics.Text().find(absl::StrCat("group=\"", gone, "\"")), std::string::npos);
+  }
+  EXPECT_EQ(world.Metric("group_state{group=\"b\",state=\"forming\"}"), 1);
+  FakeGroup again("a", 64, 4);
   ASSERT_TRUE(again.Attach(*world.engine).ok());
   EXPECT_EQ(Named(world), "abd");
-  EXPECT_EQ(world.Metric("group_state{group=\"c\",state=\"broken\"}"),
-            0);  // nobody is woken for it
+  world.Run();
+  EXPECT_EQ(world.Metric("group_state{group=\"a\",state=\"ready\"}"), 1);
   world.executor.Advance(absl::Hours(1));
+  world.Run();
   EXPECT_EQ(Named(world), "abd");
 }
 

@@ -251,7 +251,7 @@ void EngineMetrics::Reformed(const std::string& group, bool drained, absl::Durat
   reform_seconds_.Observe(absl::ToDoubleSeconds(took));
 }
 
-// One that drained and left, or is forgotten, is in none of the states: nothing is wrong with it.
+// One that drained and left is in none of the states: nothing is wrong with it.
 void EngineMetrics::GroupIs(const std::string& group, const std::string& state) const {
   for (const std::string& s : kGroupStates) group_state_.At(group, s).Set(s == state ? 1 : 0);
   for (const std::string& cause : kReformCauses) reforms_.At(group, cause);  // from 0 on
@@ -259,6 +259,14 @@ void EngineMetrics::GroupIs(const std::string& group, const std::string& state) 
   const GroupMetrics g = ForGroup(group);
   for (const Gauge& gauge : {g.pages_kv, g.pages_adapter, g.pages_free}) gauge.Set(0);
   for (const Tier tier : {Tier::kDevice, Tier::kHost, Tier::kDisk}) g.On(tier, 0, 0);
+}
+
+void EngineMetrics::Forget(const std::string& group) const {
+  for (const auto* family :
+       {&pages_, &residents_, &resident_bytes_, &group_state_, &group_epoch_}) {
+    family->Forget("group", group);
+  }
+  reforms_.Forget("group", group);
 }
 
 GroupMetrics EngineMetrics::ForGroup(const std::string& group) const {

@@ -49,6 +49,8 @@ class EngineMetrics {
   // Of one that is not attached no page is known.
   void GroupIs(const std::string& group, const std::string& state) const;
   GroupMetrics ForGroup(const std::string& group) const;
+  // Its series are no more; nothing of it may use them any longer.
+  void Forget(const std::string& group) const;
 
   GroupMetrics::OnTier object;  // the coordinator's object store, which is no group's
   Gauge queue_requests, queue_tokens, running_requests;

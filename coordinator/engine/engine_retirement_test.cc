@@ -127,6 +127,30 @@ TEST(EngineRetirement, F2ManyThatLostTheirNamesLeaveAFewAtATime) {
   world.ExpectClean();
 }
 
+// An Unload that its group's loss cut short is made up for when it comes back; of a group that is
+// forgotten nothing is remembered.
+TEST(EngineRetirement, F1AnUnloadThatALossCutShortIsRememberedWithTheGroup) {
+  for (const absl::Duration away : {absl::Minutes(9), absl::Minutes(11)}) {
+    World world;
+    FakeGroup& group = world.AddGroup("g");
+    const Digest a = world.Add("a");
+    world.Generate(World::Ask("a", {5, 6}, 3));
+    world.Settle();
+    world.engine->Unload(a, [](const TierBytes&) {});
+    world.Run();  // its Drop is under way
+    ASSERT_EQ(group.pending_others(), 1u);
+    group.Die();
+    world.Run();
+    group.ForgetDrops();
+    world.executor.Advance(away);
+    world.Run();
+    ASSERT_TRUE(group.Attach(*world.engine).ok());
+    world.Settle();
+    EXPECT_EQ(group.residents().contains(a), away > absl::Minutes(10));
+    world.ExpectClean();
+  }
+}
+
 // Its replay finds what the nodes still have; then it leaves.
 TEST(EngineRetirement, F2WhatARequestStillHoldsStaysForItsReplay) {
   World world;

@@ -182,6 +182,10 @@ void Router::Gone(uint64_t attach, std::function<void()> released) {
   });
 }
 
+void Router::Forget(const std::string& group) {
+  queue_->Post([this, group] { unload_at_attach_.erase(group); });
+}
+
 void Router::OnSubmit(RequestPtr request) {
   const RequestNumber number = request->number;
   if (request->resolved.adapter) EndRetirements(request->resolved.adapter->digest);

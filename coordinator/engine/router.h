@@ -62,6 +62,8 @@ class Router {
   void SetPins(std::vector<AdapterPin> pins);
   // `released` runs on the router's thread, when it has let go of the group's engine.
   void Gone(uint64_t attach, std::function<void()> released);
+  // A group of this name, should one come, is another.
+  void Forget(const std::string& group);
 
  private:
   enum class Line { kNone, kHot, kCold };

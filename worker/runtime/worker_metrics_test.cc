@@ -161,6 +161,9 @@ TEST(WorkerOptions, FlagsFillTheOptions) {
     EXPECT_THAT(std::string(ParseFlags({"w", "w", "0"}, flags, 7, over).status().message()),
                 HasSubstr("page-tokens=" + tokens + ": must be 4 to 64"));
   }
+  const char* nameless[] = {"w", "--coordinator", "h:1", "--model", "m", "--group", ""};
+  EXPECT_THAT(std::string(ParseFlags({"w", "w", "0"}, flags, 7, nameless).status().message()),
+              HasSubstr("group: must not be empty"));
   const char* none[] = {"w"};
   WorkerOptions fresh;
   EXPECT_FALSE(ParseFlags({"w", "w", "0"}, WorkerFlags(fresh), 1, none).ok());

@@ -16,6 +16,14 @@ FlagSetter Address(const char* flag, std::string* target) {
   }};
 }
 
+FlagSetter NotEmpty(const char* flag, std::string* target) {
+  return {.set = [flag, target](const std::vector<std::string>& texts) -> absl::Status {
+    *target = texts.front();
+    if (!target->empty()) return absl::OkStatus();
+    return InvalidField(Reason::kConfigInvalid, flag, "", "must not be empty");
+  }};
+}
+
 }  // namespace
 
 std::vector<FlagSpec> WorkerFlags(WorkerOptions& o) {
@@ -36,7 +44,7 @@ std::vector<FlagSpec> WorkerFlags(WorkerOptions& o) {
        .help = "where the model runs; auto takes what this build and host have",
        .allowed = {"auto", "cpu", "cuda"}},
       {.name = "group",
-       .target = &o.group,
+       .target = NotEmpty("group", &o.group),
        .help = "name of this group at the coordinator",
        .placeholder = "NAME"},
       {.name = "dtype",
