@@ -205,6 +205,15 @@ class Planner {
     return pages;
   }
 
+  uint32_t ReservedAfter(Order order) const {
+    uint32_t pages = 0;
+    for (size_t i = 0; i < view_.loads.size(); ++i) {
+      if (view_.loads[i].order <= order) continue;
+      pages += reserved_[i] + (unreserved_[i] ? 0 : view_.loads[i].reserved);
+    }
+    return pages;
+  }
+
   void ServeLoadsBefore(Order order) {
     for (; next_load_ < view_.loads.size(); ++next_load_) {
       const LoadView& load = view_.loads[next_load_];
@@ -260,14 +269,14 @@ class Planner {
       // Its adapter may be among those that just lost their place.
       if (evicted_wanted_) return;
       if (w.solo && running > 0) return;
-      if (!AdmitOne(i)) return;
+      if (!AdmitOne(i, running)) return;
       ++running;
       --slots;
       if (w.solo) return;
     }
   }
 
-  bool AdmitOne(size_t i) {
+  bool AdmitOne(size_t i, uint32_t running) {
     const WaitingView& w = view_.waiting[i];
     const uint32_t page_tokens = view_.limits.page_tokens;
     const uint32_t chunk = CutToResult(
@@ -277,12 +286,14 @@ class Planner {
     // Room for the first token as well, else it would be preempted for the next step's page.
     const uint32_t roomy =
         PagesFor(std::min(w.length + 1, w.max_length), page_tokens) - w.shared_pages;
-    if (roomy > free()) {
-      MakeRoom(w.order, roomy, /*may_preempt=*/false);
-      if (roomy > free()) {
-        Claim(std::min(roomy, free() + coming_));
-        return false;
-      }
+    // The next page of each that runs would else soon be taken from the youngest, with its work.
+    const bool tight =
+        w.order != oldest_ && running > 0 &&
+        roomy + running > free() + coming_ + EvictableFor(kNobody - 1) + ReservedAfter(w.order);
+    if (roomy > free() && !tight) MakeRoom(w.order, roomy, /*may_preempt=*/false);
+    if (roomy > free() || tight) {
+      Claim(std::min(roomy, free() + coming_));
+      return false;
     }
     TakeForStep(pages);
     if (w.barred) return true;

@@ -113,9 +113,9 @@ struct Decision {
 // `max_result_bytes`, the first one's never below a token. Pages go out by order: to running
 // sequences, loads and admissions alike. Who lacks pages may take those reserved for younger
 // loads and evict idle adapters that nobody older waits for; a running sequence may also preempt
-// younger ones, or gives up its own. A waiting sequence without pages stops the admissions behind
-// it; one whose adapter is not resident is not in `waiting` and stops nobody. What a barred one
-// would take is set aside for it, but for tokens.
+// younger ones, or gives up its own. An admission leaves a page for each that runs. A waiting
+// sequence without pages stops the admissions behind it; one whose adapter is not resident is not
+// in `waiting` and stops nobody. What a barred one would take is set aside for it, but for tokens.
 // At last idle adapters that nobody waits for leave until `spare_pages` are free or on their way.
 // Floors bind all but the oldest in the view, so that it always gets on: KV evicts no adapter when
 // adapters would hold less than theirs, a load takes no page when KV would be left less than its.

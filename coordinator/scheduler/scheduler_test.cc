@@ -216,6 +216,25 @@ TEST(Scheduler, AdmissionNeedsRoomForTheFirstTokenToo) {
   EXPECT_EQ(Schedule(view).rows.size(), 1u);
 }
 
+TEST(Scheduler, AnAdmissionLeavesAPageForEachThatRuns) {
+  SchedulerView view = View(2);
+  view.running = {Decoding(1, 6), Decoding(2, 6)};
+  view.waiting = {Waiting(3, 3)};
+  const auto admits = [&] { return Rows(Schedule(view)).back().admit; };
+  EXPECT_FALSE(admits());
+  view.free_pages = view.free_for_loads = 3;
+  EXPECT_TRUE(admits());
+  // Who needs pages may have those of idle adapters, which need not leave for that.
+  view.free_pages = view.free_for_loads = 2;
+  view.idle_adapters = {{1}};
+  EXPECT_TRUE(admits());
+  EXPECT_THAT(Schedule(view).evict, IsEmpty());
+  view.idle_adapters[0].wanted_by = 4;  // it is about to run
+  EXPECT_FALSE(admits());
+  view.waiting[0].order = 0;  // the oldest always gets on
+  EXPECT_TRUE(admits());
+}
+
 TEST(Scheduler, LoadsReservePagesAsTheyComeFree) {
   SchedulerView view = View(5);
   view.free_for_loads = 3;
@@ -291,9 +310,9 @@ TEST(Scheduler, ABarredOneKeepsItsPlaceInTheOrderOfPages) {
   view.waiting[0].barred = true;  // it wants three
   EXPECT_THAT(Rows(Schedule(view)), ElementsAre(Row{false, 1, 16, 0}));
   view.running[1].computed = 28;
-  view.free_pages = view.free_for_loads = 4;  // three are for them
+  view.free_pages = view.free_for_loads = 7;  // three are for them, one is left for each of three
   EXPECT_THAT(Rows(Schedule(view)), ElementsAre(Row{false, 1, 2, 0}, Row{true, 1, 2, 1}));
-  view.free_pages = view.free_for_loads = 3;
+  view.free_pages = view.free_for_loads = 6;
   EXPECT_THAT(Rows(Schedule(view)), ElementsAre(Row{false, 1, 2, 0}));
 }
 
