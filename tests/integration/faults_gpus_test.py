@@ -13,7 +13,8 @@ class LostRanks(faults_test.Work):
     ENDS = {signal.SIGKILL: 1, signal.SIGSTOP: 5}
 
     def start_group(self):
-        return self.cluster.start_group(2, "--device", "cuda", "--dtype", "f32")
+        return self.cluster.start_group(2, "--device", "cuda", "--dtype", "f32",
+                                        "--page-tokens", 16, "--num-pages", 4000)
 
     def end(self, ranks, lost, how):
         rig.os.kill(lost, how)

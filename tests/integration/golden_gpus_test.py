@@ -6,6 +6,7 @@ import rig
 
 class Goldens(golden_test.Goldens):
     device = "cuda"
+    pool = ("--num-pages", 4000)
     most_ranks = rig.num_gpus()
 
 

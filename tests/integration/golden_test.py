@@ -31,7 +31,7 @@ class Goldens(goldens.GoldenCase):
             for tp_size in tp_sizes:
                 with self.subTest(model=model, tp_size=tp_size):
                     cluster.start_group(tp_size, "--device", self.device, "--dtype", "f32",
-                                        "--threads", 2 if tp_size == 1 else 1)
+                                        *self.pool, "--threads", 2 if tp_size == 1 else 1)
                     self.register(cluster, answers)
                     self.first_logits(cluster, answers)
                     self.assertEqual(cluster.end_group(), 0, cluster.groups["g0"].text())
@@ -42,7 +42,8 @@ class Goldens(goldens.GoldenCase):
             for tp_size in tp_sizes:
                 with self.subTest(model=model, tp_size=tp_size):
                     cluster.start_group(tp_size, "--device", self.device, "--dtype", "f32",
-                                        "--page-tokens", 16, "--threads", 2 if tp_size == 1 else 1)
+                                        "--page-tokens", 16, *self.pool, "--threads",
+                                        2 if tp_size == 1 else 1)
                     self.register(cluster, answers)
                     self.mixed_batch(cluster, answers)
                     if tp_size == tp_sizes[-1]:

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -21,7 +22,13 @@ namespace rootstock {
 
 namespace fs = std::filesystem;
 
-inline const fs::path kCases = ROOTSTOCK_SOURCE_DIR "/tests/cases";
+// A folder that `variable` names, else the one of the build: tests may run on another host.
+inline fs::path FolderOf(const char* variable, const char* built) {
+  const char* const named = std::getenv(variable);
+  return named != nullptr ? named : built;
+}
+inline const fs::path kCases =
+    FolderOf("ROOTSTOCK_SOURCE_DIR", ROOTSTOCK_SOURCE_DIR) / "tests/cases";
 inline const std::string kModel = "tiny-llama";
 inline constexpr uint32_t kNumPages = 4000;
 inline constexpr uint32_t kPageTokens = 4;

@@ -18,6 +18,9 @@ namespace {
 
 using namespace std::chrono_literals;
 
+const std::string kWorker =
+    FolderOf("ROOTSTOCK_BINARY_DIR", ROOTSTOCK_BINARY_DIR) / "bin/lora-worker";
+
 // worker_group_gpus_test is built with ROOTSTOCK_TEST_GPUS: a GPU a rank.
 #ifdef ROOTSTOCK_TEST_GPUS
 constexpr bool kGpus = true;
@@ -37,8 +40,7 @@ class WorkerGroupTest : public testing::TestWithParam<int> {
                                                               "--oversubscribe",
                                                               "--bind-to",
                                                               "none",
-                                                              ROOTSTOCK_BINARY_DIR
-                                                              "/bin/lora-worker",
+                                                              kWorker,
                                                               "--coordinator",
                                                               absl::StrCat("127.0.0.1:", port),
                                                               "--model",
