@@ -227,6 +227,7 @@ std::vector<FlagSpec> TraceFlags(BenchFlags& flags) {
        .min = 1},
       {.name = "requests", .target = &o.requests, .help = "of a run", .min = 1},
       {.name = "rounds", .target = &o.rounds, .help = "rounds; many and few alternate", .min = 1},
+      {.name = "seed", .target = &o.seed, .help = "of the first round's traces", .min = 0},
       {.name = "seconds", .target = &o.seconds, .help = "then no run begins; 0: all do", .min = 0},
       {.name = "min-length",
        .target = &o.min_length,

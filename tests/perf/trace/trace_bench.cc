@@ -137,7 +137,7 @@ class Comparison {
                               .rate = rate_ > 0 ? rate_ : 1,
                               .min_length = options_.min_length,
                               .max_length = options_.max_length,
-                              .seed = uint64_t{42} + static_cast<uint64_t>(round),
+                              .seed = static_cast<uint64_t>(options_.seed + round),
                               .in_turn = side.kind == Side::kInTurn};
     return MakeTrace(shape, options_.requests);
   }

@@ -21,7 +21,8 @@ struct TraceBenchOptions {
   std::string rate = "0";  // of replays, req/s, without runs at saturation; 0: 90 % of that
   int streams = 32;        // at saturation: requests under way at any time
   int requests = 200;      // of a run; at least two a stream
-  int rounds = 3;          // each of other seeds, from 42
+  int rounds = 3;          // each of other seeds
+  int seed = 42;           // of the first
   int seconds = 0;         // after so many no run begins; 0: all do
   int min_length = 8, max_length = 512;  // tokens of prompts and outputs
   int first_id = 100, last_id = 16000;   // of prompts
