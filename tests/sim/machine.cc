@@ -28,10 +28,7 @@ void Machine::Look() {
     }
     step_ends_ = begins + CostOf(plan);
   }
-  while (others_end_.size() < group_.pending_others()) {
-    const double begins = group_.pending_steps() > 1 ? step_ends_ : now_;
-    others_end_.push_back(begins + costs_.other);
-  }
+  while (others_end_.size() < group_.pending_others()) others_end_.push_back(now_ + costs_.other);
 }
 
 double Machine::NextEnd() const {

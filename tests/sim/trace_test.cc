@@ -11,7 +11,8 @@
 namespace rootstock {
 namespace {
 
-constexpr int kMany = 200, kFit = 16, kFew = 4, kSequences = 16, kRequests = 300;
+constexpr int kMany = 1000, kFit = 64, kFew = 8, kSequences = 64, kRequests = 1000;
+constexpr int kSlots = kSequences + kSequences / 8;  // as trace.sh has it
 constexpr int kMinLength = 8, kMaxLength = 64;
 constexpr uint32_t kPageTokens = 4;
 
@@ -94,8 +95,8 @@ class TraceSim : public testing::Test {
 
   static WorldOptions Options() {
     WorldOptions options;
-    options.limits = {
-        .max_model_len = 256, .max_num_seqs = kSequences, .max_num_batched_tokens = 128};
+    options.limits = {.max_model_len = 256, .max_num_seqs = kSlots, .max_num_batched_tokens = 256};
+    options.pool.max_decode_rows = kSequences;
     options.prepare = [](FakeGroup& group) { group.loads_by_layer = true; };
     return options;
   }
