@@ -26,7 +26,7 @@ prefill64 kernels_attention_cuda_test FewAttentionLaunches.PrefillOfHeads64
 prefill128 kernels_attention_cuda_test FewAttentionLaunches.PrefillOfHeads128
 sampler kernels_sampler_cuda_test FewSamplerLaunches.*
 lora kernels_lora_cuda_test Decode/LoraCudaTest.*/31:Decode/LoraCudaTest.*/61:Decode/LoraCudaTest.*/66
-lora_long kernels_lora_cuda_test Long/LoraCudaTest.*/22:Long/LoraCudaTest.*/28
+lora_long kernels_lora_cuda_test Long/LoraCudaTest.*/28:Long/LoraCudaTest.*/38
 lora_gemm kernels_linear_lora_cuda_test FewLoraLinearLaunches.Shrinks
 lora_gated kernels_linear_lora_cuda_test FewLoraLinearLaunches.Expands
 exchange kernels_lora_exchange_test Sizes/LoraExchangeTest.*/0

@@ -20,8 +20,10 @@ template <bool kLora>
 void SiluMulTile(const SiluMulArgs& args, const LoraStep& lora, const LoraTargets& targets,
                  cudaStream_t stream) {
   if (kLora && args.tokens > kDecodeTokens) {
-    LaunchDependent(SiluMulLongKernel, LongPairBlocks(lora, args.n / 64, 4), kExpandLongThreads, 0,
-                    stream, 1, args, lora, targets);
+    constexpr int kShared = sizeof(StreamShared<2>);
+    cudaFuncSetAttribute(SiluMulStreamKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
+    LaunchDependent(SiluMulStreamKernel, StreamBlocks(lora, args.n / 64, kStreamBlocks),
+                    kStreamThreads, kShared, stream, 1, args, lora, targets);
     return;
   }
   const int blocks =

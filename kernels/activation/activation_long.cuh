@@ -2,42 +2,33 @@
 #pragma once
 
 #include "kernels/activation/activation_cuda.h"
-#include "kernels/lora/expand_long.cuh"
+#include "kernels/lora/expand_stream_walk.cuh"
 
 namespace rootstock::kernels::cuda {
 
-struct SiluMulExpand {
+struct SiluMulStream {
   const SiluMulArgs& args;
 
-  __device__ static int Column(int piece) { return piece * 64 + threadIdx.x % 32 / 4 * 8; }
-  __device__ __forceinline__ void Pieces(const LoraTargets& targets, int piece,
-                                         ExpandPiece (&pieces)[2]) const {
-    pieces[0] = PieceAt(targets, Column(piece));
-    pieces[1] = PieceAt(targets, args.n + Column(piece));
+  __device__ __forceinline__ int Column(int piece, int part) const {
+    return part * args.n + piece * 64;
   }
-  __device__ __forceinline__ const __nv_bfloat16* At(int token, int piece, int part) const {
-    return static_cast<const __nv_bfloat16*>(args.gate_up) +
-           static_cast<size_t>(2 * token + part) * args.n + Column(piece);
-  }
-  __device__ __forceinline__ void Finish(int token, bool live, int piece, const uint4 (&in)[2],
-                                         const float (&added)[2][8]) const {
-    float gate[8], up[8];
-    Unpack8(in[0], gate);
-    Unpack8(in[1], up);
+  __device__ static void SetTokens(int, int) {}
+  __device__ static void Apply(int, float (&x)[2][8][4]) {
 #pragma unroll
-    for (int c = 0; c < 8; ++c) {
-      gate[c] += added[0][c];
-      up[c] += added[1][c];
-      gate[c] = SiluMulOne(gate[c], up[c]);
-    }
-    auto* out = static_cast<__nv_bfloat16*>(args.out) + static_cast<size_t>(token) * args.n;
-    if (live) Store8(out + Column(piece), gate);
+    for (int n = 0; n < 8; ++n)
+#pragma unroll
+      for (int c = 0; c < 4; ++c) x[0][n][c] = SiluMulOne(x[0][n][c], x[1][n][c]);
+  }
+  __device__ __forceinline__ __nv_bfloat16* Out(int token, int piece, int) const {
+    return static_cast<__nv_bfloat16*>(args.out) + static_cast<size_t>(token) * args.n + piece * 64;
   }
 };
 
-__global__ void __launch_bounds__(kExpandLongThreads, 4)
-    SiluMulLongKernel(SiluMulArgs args, LoraStep step, LoraTargets targets) {
-  WalkLong<2, 2>(step, targets, args.tokens, args.n / 64, SiluMulExpand{args});
+__global__ void __launch_bounds__(kStreamThreads, kStreamBlocks)
+    SiluMulStreamKernel(SiluMulArgs args, LoraStep step, LoraTargets targets) {
+  SiluMulStream op{args};
+  WalkStream<2, 2, 1>(step, targets, args.tokens, args.n / 64,
+                      static_cast<const __nv_bfloat16*>(args.gate_up), 2 * args.n, op);
 }
 
 }  // namespace rootstock::kernels::cuda

@@ -19,6 +19,11 @@ __device__ __forceinline__ void BarrierInitFence() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
+// Makes what this thread wrote to shared memory known to warpgroup products and the copy engine.
+__device__ __forceinline__ void ProxyFence() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
 __device__ __forceinline__ void BarrierArrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
@@ -109,6 +114,14 @@ __device__ __forceinline__ void SendRemote(uint32_t to, uint32_t barrier, const 
           "r"(to),
       "f"(v[0]), "f"(v[1]), "r"(barrier)
       : "memory");
+}
+
+// From another block's shared memory.
+__device__ __forceinline__ void LoadRemote(uint32_t from, float (&v)[4]) {
+  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3])
+               : "r"(from)
+               : "memory");
 }
 
 __device__ __forceinline__ void LoadShared(uint32_t from, float (&v)[4]) {

@@ -16,31 +16,32 @@ namespace {
 
 constexpr int kPlainBlocks = 264;
 
-void ShrinkTile(const LoraStep& step, const LoraTargets& targets, const void* x, int num_tokens,
-                cudaStream_t stream, bool x_ready) {
-  const auto* in = static_cast<const __nv_bfloat16*>(x);
+void ShrinkLong(const LoraStep& step, const LoraTargets& targets, const __nv_bfloat16* x,
+                cudaStream_t stream) {
+  const int cluster = LongCluster(step.max_members);
+  const int tiles = (step.max_members + kLongMembers - 1) / kLongMembers + step.max_groups;
+  cudaFuncSetAttribute(ShrinkLongKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                       kLongSharedBytes);
+  LaunchDependent(ShrinkLongKernel, cluster * tiles, kLongThreads, kLongSharedBytes, stream,
+                  cluster, step, targets, x, cluster, LongSlice(targets.in, cluster));
+}
+
+void ShrinkDecode(const LoraStep& step, const LoraTargets& targets, const __nv_bfloat16* x,
+                  int num_tokens, cudaStream_t stream, bool x_ready) {
   const int splits = LoraSplits(num_tokens, targets.in);
-  if (num_tokens > kDecodeTokens) {
-    const int cluster = HasClusters() ? kLongCluster : 1;
-    const int tiles = (step.max_members + kLongMembers - 1) / kLongMembers + step.max_groups;
-    cudaFuncSetAttribute(ShrinkLongKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                         kLongSharedBytes);
-    LaunchDependent(ShrinkLongKernel, cluster * tiles, kShrinkThreads, kLongSharedBytes, stream,
-                    cluster, step, targets, in, cluster, LongSlice(targets.in, cluster));
-  } else {
-    // Few blocks for few groups: the GEMM beside it wants the room.
-    const int items = step.max_groups * targets.count * splits * 4;
-    const int blocks = std::clamp(items, 1, 2 * NumSms());
-    LaunchDependent(ShrinkDecodeKernel, blocks, kDecodeThreads, 0, stream, 1, step, targets, in,
-                    splits, x_ready);
-  }
+  // Few blocks for few groups: the GEMM beside it wants the room.
+  const int items = step.max_groups * targets.count * splits * 4;
+  const int blocks = std::clamp(items, 1, 2 * NumSms());
+  LaunchDependent(ShrinkDecodeKernel, blocks, kDecodeThreads, 0, stream, 1, step, targets, x,
+                  splits, x_ready);
 }
 
 void ExpandTiled(const LoraStep& step, const LoraTargets& targets, int width, void* out,
                  int num_tokens, cudaStream_t stream) {
   if (num_tokens > kDecodeTokens) {
-    LaunchDependent(ExpandLongKernel, LongPairBlocks(step, width / 64, 4), kExpandLongThreads, 0,
-                    stream, 1, step, targets, width, num_tokens, static_cast<__nv_bfloat16*>(out));
+    LaunchDependent(ExpandStreamKernel, StreamBlocks(step, width / 64, kExpandStreamBlocks),
+                    kStreamThreads, sizeof(StreamShared<1>), stream, 1, step, targets, width,
+                    num_tokens, static_cast<__nv_bfloat16*>(out));
     return;
   }
   LaunchDependent(ExpandTileKernel, PairBlocks(&step, num_tokens, width / 64, kExpandWarps, 5),
@@ -74,10 +75,13 @@ size_t VFloats(int max_members, int max_in) {
 void LoraShrink(const LoraStep& step, const LoraTargets& targets, const void* x, int num_tokens,
                 cudaStream_t stream, bool x_ready) {
   if (targets.count == 0 || num_tokens == 0) return;
+  const auto* in = static_cast<const __nv_bfloat16*>(x);
   if (step.type == Type::kF32) {
     ShrinkPlain<float>(step, targets, x, num_tokens, stream);
-  } else if (targets.in % 8 == 0) {
-    ShrinkTile(step, targets, x, num_tokens, stream, x_ready);
+  } else if (targets.in % 8 == 0 && num_tokens <= kDecodeTokens) {
+    ShrinkDecode(step, targets, in, num_tokens, stream, x_ready);
+  } else if (targets.in % 8 == 0 && HasWarpgroups()) {
+    ShrinkLong(step, targets, in, stream);
   } else {
     ShrinkPlain<__nv_bfloat16>(step, targets, x, num_tokens, stream);
   }

@@ -81,7 +81,8 @@ INSTANTIATE_TEST_SUITE_P(
                      testing::Values(Mix::kIdentical, Mix::kMixedRanks, Mix::kStacked),
                      testing::Values(Shape{257, 576, 0, 136, 0}, Shape{700, 4096, 64, 64, 0},
                                      Shape{65, 200, 0, 24, 0}, Shape{300, 40, 5, 24, 3},
-                                     Shape{321, 1096, 64, 128, 64})));
+                                     Shape{321, 1096, 64, 128, 64}, Shape{1111, 328, 0, 256, 0},
+                                     Shape{8300, 136, 0, 24, 0})));
 
 // A chain of projections, each of what the one before gave; shrinks run beside the GEMMs.
 TEST(LoraCudaTest, BehindTheGemmItReadsWhatWasWrittenAheadOfTheGemm) {

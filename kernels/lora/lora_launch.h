@@ -28,6 +28,16 @@ inline bool HasClusters() {
   return major >= 9;
 }
 
+// sm_90a: clusters and warpgroup products.
+inline bool HasWarpgroups() {
+  int device = 0;
+  int major = 0;
+  if (cudaGetDevice(&device) == cudaSuccess) {
+    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+  }
+  return major == 9;
+}
+
 // Tiles of a launch at most; without LoRA a tile is 8 tokens.
 inline int LaunchTiles(const LoraStep* step, int num_tokens) {
   return step != nullptr ? step->max_tiles : (num_tokens + 7) / 8;
@@ -42,10 +52,10 @@ inline int PairBlocks(const LoraStep* step, int num_tokens, int pieces, int warp
   return static_cast<int>(step != nullptr ? std::min(blocks, wave) : blocks);
 }
 
-// Blocks that share the (half tile, group of four pieces) pairs of a long launch: all run at once.
-inline int LongPairBlocks(const LoraStep& step, int pieces, int blocks_per_sm) {
-  return static_cast<int>(std::min<int64_t>(int64_t{step.max_tiles} * 2 * ((pieces + 3) / 4),
-                                            int64_t{blocks_per_sm} * NumSms()));
+// Blocks that share the (tile, piece) pairs of a long launch: all run at once.
+inline int StreamBlocks(const LoraStep& step, int pieces, int blocks_per_sm) {
+  return static_cast<int>(
+      std::min<int64_t>(int64_t{step.max_tiles} * pieces, int64_t{blocks_per_sm} * NumSms()));
 }
 
 // Whether no run of `to` columns from a multiple of it lies in two targets.

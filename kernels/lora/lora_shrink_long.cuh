@@ -1,249 +1,297 @@
-// Shrink of long steps: a cluster of two blocks takes 32 members of a group and its sixteen warps
-// share out the inputs, so that x is read once for up to 48 ranks of all targets and many loads are
-// under way at the same time. Sums of the warps and the blocks are added in the order of the
-// inputs.
+// Shrink of long steps on sm_90a: a cluster takes 128 members of a group, its blocks share out the
+// inputs, and each multiplies by warpgroup products, so that what the members share of A comes
+// from the second cache once for 128 of them and x once for up to 192 ranks of all targets. Rows of
+// both come by asynchronous copies in the layout with 128-byte swizzle. The blocks' sums are added
+// in the order of the inputs.
 #pragma once
 
 #include <cooperative_groups.h>
 
-#include "kernels/lora/lora_shrink.cuh"
+#include <type_traits>
+
+#include "kernels/cuda/hopper.cuh"
+#include "kernels/cuda/pdl.cuh"
+#include "kernels/lora/lora_shrink_tiles.cuh"
 
 namespace rootstock::kernels::cuda {
 
-constexpr int kLongMembers = 32;  // of a tile
-constexpr int kLongBlocks = 6;    // of 8 ranks: what one pass over x serves
-constexpr int kLongCluster = 2;
-constexpr int kLongSumStride = 8 * kLongBlocks + 4;  // floats; the pad spreads the banks
-constexpr int kLongSharedBytes = (kShrinkWarps + 1) * kLongMembers * kLongSumStride * 4;
+constexpr int kLongMembers = 128;  // of a tile: 64 a warpgroup
+constexpr int kLongThreads = 2 * kLongMembers;
+constexpr int kLongStep = 64;              // inputs of a stage: 128 bytes a row
+constexpr int kLongRingBytes = 108 << 10;  // two blocks an SM
+constexpr int kLongMaxRanks = 192;         // of a pass
+constexpr int kLongMaxCluster = 8;
+constexpr int kLongRowsAtOnce = kLongThreads / 8;
+constexpr int kLongSharedBytes = kLongRingBytes + (kLongMembers + kLongMaxRanks) * 4;
+constexpr uint32_t kNoRow = ~0u;
 
-// Inputs of a warp.
-inline int LongSlice(int in, int cluster) {
-  const int warps = cluster * kShrinkWarps;
-  return (in + warps * 64 - 1) / (warps * 64) * 64;
-}
-
-struct LongTile {
-  int member = 0, members = 0;  // the first, and how many; 0: no such tile
-  const LoraSiteEntry* sites = nullptr;
-};
-
-// The same for all lanes, all of which must call it.
-__device__ __forceinline__ LongTile LongTileAt(const LoraStep& step, int index) {
-  const int groups = *step.num_groups;
-  const int lane = threadIdx.x % 32;
-  for (int first = 0; first < groups; first += 32) {
-    LoraGroupEntry group;
-    if (first + lane < groups) group = step.groups[first + lane];
-    const int tiles = (group.count + kLongMembers - 1) / kLongMembers;
-    int end = tiles;
-#pragma unroll
-    for (int by = 1; by < 32; by *= 2) {
-      const int below = __shfl_up_sync(~0u, end, by);
-      if (lane >= by) end += below;
-    }
-    const unsigned beyond = __ballot_sync(~0u, end > index);
-    if (beyond != 0) {
-      const int at = __ffs(beyond) - 1;
-      const int skip = (index - __shfl_sync(~0u, end - tiles, at)) * kLongMembers;
-      const auto sites = __shfl_sync(~0u, reinterpret_cast<unsigned long long>(group.sites), at);
-      return {__shfl_sync(~0u, group.begin, at) + skip,
-              min(kLongMembers, __shfl_sync(~0u, group.count, at) - skip),
-              reinterpret_cast<const LoraSiteEntry*>(sites)};
-    }
-    index -= __shfl_sync(~0u, end, 31);
-  }
-  return {};
-}
-
-// Where a block of 8 ranks lies: target -1 beyond the last.
-struct RankBlock {
-  int target = -1, first = 0, lora_rank = 0;
-};
-
-// The ranks of a tile's adapter at the site, in blocks of 8 over all targets.
-struct RankBlocks {
-  int lora_rank[kMaxLoraTargets] = {};
-  int count = 0;
-
-  __device__ RankBlocks(const LoraSiteEntry* sites, const LoraTargets& targets) {
-#pragma unroll
-    for (int i = 0; i < kMaxLoraTargets; ++i) {
-      if (i < targets.count) lora_rank[i] = SiteOf(sites, targets, i).lora_rank;
-      count += (lora_rank[i] + 7) / 8;
-    }
-  }
-  __device__ __forceinline__ RankBlock At(int block) const {
-#pragma unroll
-    for (int i = 0; i < kMaxLoraTargets; ++i) {
-      const int blocks = (lora_rank[i] + 7) / 8;
-      if (block < blocks) return {i, block * 8, lora_rank[i]};
-      block -= blocks;
-    }
-    return {};
-  }
-};
-
-// Rows that a lane reads: of A, one of each block of 8 ranks; of x, one of each 8 members. Some
-// valid row where there is none, so that loads need no branch: such sums go nowhere.
+// Where the rows of a pass begin.
 struct LongRows {
-  const __nv_bfloat16* a[kLongBlocks];
-  const __nv_bfloat16* in;
-  uint32_t x[kLongMembers / 8];  // elements after `in`
+  uint32_t x[kLongMembers];   // elements of x; kNoRow: no such member
+  uint32_t a[kLongMaxRanks];  // row offsets; kNoRow: no such rank
 
-  __device__ __forceinline__ void SetRanks(const LoraStep& step, const LoraTargets& targets,
-                                           const LoraSiteEntry* sites, const RankBlocks& ranks,
-                                           int first) {
-#pragma unroll
-    for (int b = 0; b < kLongBlocks; ++b) {
-      const RankBlock block = ranks.At(min(first + b, ranks.count - 1));
-      const int r = min(block.first + static_cast<int>(threadIdx.x) % 32 / 4, block.lora_rank - 1);
-      a[b] = SlabRow<__nv_bfloat16>(step, __ldg(SiteOf(sites, targets, block.target).a + r));
+  // All threads of the block must call it.
+  __device__ __forceinline__ void Set(const LoraStep& step, const LoraTargets& targets,
+                                      const LongTile& tile, const RankBlocks& ranks, int first) {
+    if (threadIdx.x < kLongMembers) {
+      const bool any = static_cast<int>(threadIdx.x) < tile.members;
+      x[threadIdx.x] =
+          any ? static_cast<uint32_t>(step.tokens[tile.member + threadIdx.x]) * targets.in : kNoRow;
     }
-  }
-  __device__ __forceinline__ void SetMembers(const LoraStep& step, const LongTile& tile,
-                                             const __nv_bfloat16* from, int width) {
-    in = from;
-#pragma unroll
-    for (int m = 0; m < kLongMembers / 8; ++m) {
-      const int member = min(m * 8 + static_cast<int>(threadIdx.x) % 32 / 4, tile.members - 1);
-      x[m] = static_cast<uint32_t>(step.tokens[tile.member + member]) * width;
+    if (threadIdx.x < kLongMaxRanks) {
+      const RankBlock block = ranks.At(first + threadIdx.x / 8);
+      const int rank = block.first + threadIdx.x % 8;
+      const bool any = rank < block.lora_rank;
+      a[threadIdx.x] = any ? __ldg(SiteOf(tile.sites, targets, block.target).a + rank) : kNoRow;
     }
-  }
-
-  // sums += the products of inputs [begin, end), with loads kAhead steps ahead. kOf: blocks in use.
-  template <int kOf, int kAhead>
-  __device__ __forceinline__ void Multiply(int begin, int end,
-                                           float (&sums)[kLongMembers / 16][kLongBlocks][4]) const {
-    uint4 as[kAhead + 1][kOf];
-    uint4 xs[kAhead + 1][kLongMembers / 16][2];
-    const auto load = [&](int slot, int k) {
-      const bool beyond = k >= end;
-      k = beyond ? begin : k;
-#pragma unroll
-      for (int m = 0; m < kLongMembers / 8; ++m) {
-        xs[slot][m / 2][m % 2] = *reinterpret_cast<const uint4*>(in + (x[m] + k));
-      }
-#pragma unroll
-      for (int b = 0; b < kOf; ++b) as[slot][b] = LoadX(a[b], k, beyond ? 0 : end);
-    };
-    const int lane = 8 * static_cast<int>(threadIdx.x % 4);
-    if (begin >= end) return;
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) load(i, begin + lane + 32 * i);
-    // The whole warp goes on together, as its products want it: what lies beyond is zero.
-#pragma unroll 1
-    for (int k = begin; k < end; k += 32 * (kAhead + 1)) {
-#pragma unroll
-      for (int i = 0; i <= kAhead; ++i) {
-        load((i + kAhead) % (kAhead + 1), k + lane + 32 * (i + kAhead));
-#pragma unroll
-        for (int t = 0; t < kLongMembers / 16; ++t)
-#pragma unroll
-          for (int b = 0; b < kOf; ++b) AddInputs(xs[i][t], as[i][b], sums[t][b]);
-      }
-    }
+    __syncthreads();
   }
 };
 
-__device__ __forceinline__ void LongSync() {
-#if __CUDA_ARCH__ >= 900
-  cooperative_groups::this_cluster().sync();
-#else
-  __syncthreads();
-#endif
+// Blocks that share a tile's inputs: as many as leave no SM without one.
+inline int LongCluster(int max_members) {
+  const int tiles = (max_members + kLongMembers - 1) / kLongMembers;
+  return tiles <= 16 ? 8 : tiles <= 32 ? 4 : tiles <= 64 ? 2 : 1;
 }
 
-// parts [warps + 1][members][ranks]: each warp's sums, then the block's; then this block's share of
-// the members over the cluster: four ranks a thread.
+// Inputs of a block.
+inline int LongSlice(int in, int cluster) {
+  return (in + cluster * kLongStep - 1) / (cluster * kLongStep) * kLongStep;
+}
+
+// kRanks: of a pass. A stage holds [members][64 inputs] of x, then [ranks][64 inputs] of A.
+template <int kRanks>
+struct LongPass {
+  static constexpr int kOf = kRanks < 64 ? kRanks : 64;  // ranks of a product
+  static constexpr int kParts = kRanks / kOf;
+  static constexpr int kStageBytes = (kLongMembers + kRanks) * 128;
+  static constexpr int kStages = kLongRingBytes / kStageBytes;
+  static constexpr int kSumStride = kRanks + 8;  // floats; the pad spreads the banks
+  static_assert(kStages >= 2 && kLongMembers * kSumStride * 4 <= kLongRingBytes);
+
+  const __nv_bfloat16* in;
+  const std::byte* slab;
+  const LongRows& rows;
+  uint32_t ring, to;  // to: this thread's place in a stage
+
+  __device__ __forceinline__ LongPass(const __nv_bfloat16* from, const std::byte* pages,
+                                      const LongRows& of, uint32_t shared)
+      : in(from), slab(pages), rows(of), ring(shared) {
+    const int row = threadIdx.x / 8;
+    to = row * 128 + ((threadIdx.x ^ row) % 8) * 16;
+  }
+
+  // This thread's 16 bytes of every 32nd row, of the inputs from `k` on; zeros beyond `end` and
+  // where there is no row, so that no branch keeps one copy waiting for another.
+  __device__ __forceinline__ void Copy(int stage, int k, int end) const {
+    const int at = k + 8 * static_cast<int>(threadIdx.x % 8);
+    const bool inside = at < end;
+    CopyX(stage, inside ? at : 0, inside);
+    CopyA(stage, inside ? at : 0, inside);
+  }
+  __device__ __forceinline__ void CopyX(int stage, int at, bool inside) const {
+    const uint32_t base = ring + stage * kStageBytes + to;
+    uint32_t from[kLongMembers / kLongRowsAtOnce];
+#pragma unroll
+    for (int i = 0; i < kLongMembers / kLongRowsAtOnce; ++i) {
+      from[i] = rows.x[threadIdx.x / 8 + i * kLongRowsAtOnce];
+    }
+#pragma unroll
+    for (int i = 0; i < kLongMembers / kLongRowsAtOnce; ++i) {
+      const bool live = inside && from[i] != kNoRow;
+      CopyAsync16(base + i * kLongRowsAtOnce * 128, in + (live ? from[i] : 0) + at, live);
+    }
+  }
+  __device__ __forceinline__ void CopyA(int stage, int at, bool inside) const {
+    constexpr int kCopies = (kRanks + kLongRowsAtOnce - 1) / kLongRowsAtOnce;
+    const uint32_t base = ring + stage * kStageBytes + kLongMembers * 128 + to;
+    uint32_t from[kCopies];
+#pragma unroll
+    for (int i = 0; i < kCopies; ++i) from[i] = rows.a[threadIdx.x / 8 + i * kLongRowsAtOnce];
+    if (kRanks % kLongRowsAtOnce != 0 && threadIdx.x / 8 >= kRanks) return;
+#pragma unroll
+    for (int i = 0; i < kCopies; ++i) {
+      const bool live = inside && from[i] != kNoRow;
+      const std::byte* row = slab + (live ? from[i] : 0) * kRowUnit + at * 2;
+      CopyAsync16(base + i * kLongRowsAtOnce * 128, row, live);
+    }
+  }
+
+  // sums += the products of a stage. What was not copied there reaches no sum that is kept: a
+  // member's row meets a rank's row alone.
+  __device__ __forceinline__ void Multiply(int stage, float (&sums)[kParts][kOf / 2]) const {
+    const uint32_t tokens = ring + stage * kStageBytes + threadIdx.x / 128 * (64 * 128);
+    const uint32_t ranks = ring + stage * kStageBytes + kLongMembers * 128;
+    MmaFence();
+#pragma unroll
+    for (int k = 0; k < kLongStep / 16; ++k)
+#pragma unroll
+      for (int p = 0; p < kParts; ++p) {
+        Mma<kOf>::Run(sums[p], MatrixDescriptor(tokens + k * 32),
+                      MatrixDescriptor(ranks + p * kOf * 128 + k * 32));
+      }
+    MmaCommit();
+  }
+
+  // The sums of inputs [begin, end). `wait`: for the kernel before, which wrote x.
+  __device__ __forceinline__ void Run(int begin, int end, bool wait,
+                                      float (&sums)[kParts][kOf / 2]) const {
+    const int steps = (end - begin + kLongStep - 1) / kLongStep;
+    if (wait) GridDependencyWait();
+    // With three stages the copies into one start beside the products of the next; two are both
+    // filled, as copies of one alone are too little under way.
+    constexpr int kAhead = kStages > 2 ? kStages - 1 : kStages;
+#pragma unroll
+    for (int s = 0; s < kAhead; ++s) {
+      if (s < steps) Copy(s, begin + s * kLongStep, end);
+      CommitCopies();
+    }
+    int stage = 0;
+#pragma unroll 1
+    for (int s = 0; s < steps; ++s) {
+      WaitForCopies<kAhead - 1>();
+      ProxyFence();
+      __syncthreads();
+      Multiply(stage, sums);
+      if constexpr (kAhead == kStages) {
+        MmaWait<0>();
+        __syncthreads();
+      }
+      const int next = s + kAhead;
+      if (next < steps) {
+        const int to_stage = stage + kAhead - (stage + kAhead >= kStages ? kStages : 0);
+        Copy(to_stage, begin + next * kLongStep, end);
+      }
+      CommitCopies();
+      MmaWait<0>();
+      stage = stage + 1 == kStages ? 0 : stage + 1;
+    }
+    WaitForCopies<0>();
+    __syncthreads();
+  }
+
+  // The block's sums [member][kSumStride], where the ring was.
+  static __device__ __forceinline__ void Put(const float (&sums)[kParts][kOf / 2], float* parts) {
+    const int row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
+    float* to = parts + row * kSumStride + threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int p = 0; p < kParts; ++p)
+#pragma unroll
+      for (int j = 0; j < kOf / 8; ++j)
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          const float2 pair = {sums[p][4 * j + 2 * h], sums[p][4 * j + 2 * h + 1]};
+          *reinterpret_cast<float2*>(to + h * 8 * kSumStride + p * kOf + j * 8) = pair;
+        }
+  }
+};
+
+// Four ranks of a member to v, zeros beyond the adapter's; `quad`: of the pass that begins at block
+// `first`.
+__device__ __forceinline__ void StoreQuad(const LoraStep& step, const RankBlock& block, int member,
+                                          int quad, float4 sum) {
+  const int rank = block.first + quad % 2 * 4;
+  sum.x = rank < block.lora_rank ? sum.x : 0.0f;
+  sum.y = rank + 1 < block.lora_rank ? sum.y : 0.0f;
+  sum.z = rank + 2 < block.lora_rank ? sum.z : 0.0f;
+  sum.w = rank + 3 < block.lora_rank ? sum.w : 0.0f;
+  float* v = VOf(step, 1, member, block.target) + rank;
+  *reinterpret_cast<float4*>(v) = sum;
+  // The last block of an odd number of them fills up to 16 ranks.
+  if (block.first % 16 == 0 && block.first + 8 >= block.lora_rank) {
+    *reinterpret_cast<float4*>(v + 8) = {};
+  }
+}
+
+// This block's share of the members, summed over the cluster in its order.
+template <int kRanks, int kCluster>
+__device__ __forceinline__ void StoreLong(const LoraStep& step, const LongTile& tile,
+                                          const RankBlocks& ranks, int first, uint32_t parts) {
+  constexpr int kQuads = kRanks / 4;
+  constexpr int kShare = kLongMembers / kCluster;
+  constexpr int kStride = LongPass<kRanks>::kSumStride * 4;
+  const int from = blockIdx.x % kCluster * kShare;
+  const int quads = min(kShare, tile.members - from) * kQuads;
+#pragma unroll 2
+  for (int i = threadIdx.x; i < quads; i += kLongThreads) {
+    const int member = from + i / kQuads;
+    const uint32_t part = parts + member * kStride + i % kQuads * 16;
+    float add[kCluster][4];
+#pragma unroll
+    for (int c = 0; c < kCluster; ++c) LoadRemote(RemoteAddress(part, c), add[c]);
+    float4 sum = {};
+#pragma unroll
+    for (int c = 0; c < kCluster; ++c) {
+      sum.x += add[c][0], sum.y += add[c][1], sum.z += add[c][2], sum.w += add[c][3];
+    }
+    const RankBlock block = ranks.At(first + i % kQuads / 2);
+    if (block.target >= 0) StoreQuad(step, block, tile.member + member, i % kQuads, sum);
+  }
+}
+
+template <int kRanks>
 __device__ __forceinline__ void StoreLong(const LoraStep& step, const LongTile& tile,
                                           const RankBlocks& ranks, int first, int cluster,
-                                          const float (&sums)[kLongMembers / 16][kLongBlocks][4],
-                                          float* parts) {
-  constexpr int kPart = kLongMembers * kLongSumStride;
-  const int lane = threadIdx.x % 32;
-  float* mine = parts + threadIdx.x / 32 * kPart + lane / 4 * kLongSumStride + lane % 4 * 2;
-#pragma unroll
-  for (int t = 0; t < kLongMembers / 16; ++t)
-#pragma unroll
-    for (int b = 0; b < kLongBlocks; ++b) {
-      float* to = mine + t * 16 * kLongSumStride + b * 8;
-      *reinterpret_cast<float2*>(to) = {sums[t][b][0], sums[t][b][1]};
-      *reinterpret_cast<float2*>(to + 8 * kLongSumStride) = {sums[t][b][2], sums[t][b][3]};
-    }
-  __syncthreads();
-  float* total = parts + kShrinkWarps * kPart;
-  for (int i = threadIdx.x; i < kPart / 4; i += kShrinkThreads) {
-    float4 sum = {};
-#pragma unroll
-    for (int w = 0; w < kShrinkWarps; ++w) {
-      const float4 add = reinterpret_cast<const float4*>(parts + w * kPart)[i];
-      sum.x += add.x, sum.y += add.y, sum.z += add.z, sum.w += add.w;
-    }
-    reinterpret_cast<float4*>(total)[i] = sum;
-  }
-  LongSync();
-  constexpr int kQuads = 2 * kLongBlocks;
-  const int share = kLongMembers / cluster;
-  const int from = blockIdx.x % cluster * share;
-  for (int i = threadIdx.x; i < share * kQuads; i += kShrinkThreads) {
-    const int member = from + i / kQuads;
-    const RankBlock block = ranks.At(first + i % kQuads / 2);
-    if (block.target < 0 || member >= tile.members) continue;
-    float4 sum = {};
-    for (int c = 0; c < cluster; ++c) {
-      const float* part = total + member * kLongSumStride + i % kQuads * 4;
-#if __CUDA_ARCH__ >= 900
-      part = cooperative_groups::this_cluster().map_shared_rank(part, c);
-#endif
-      const float4 add = *reinterpret_cast<const float4*>(part);
-      sum.x += add.x, sum.y += add.y, sum.z += add.z, sum.w += add.w;
-    }
-    const int rank = block.first + i % 2 * 4;
-    sum.x = rank < block.lora_rank ? sum.x : 0.0f;
-    sum.y = rank + 1 < block.lora_rank ? sum.y : 0.0f;
-    sum.z = rank + 2 < block.lora_rank ? sum.z : 0.0f;
-    sum.w = rank + 3 < block.lora_rank ? sum.w : 0.0f;
-    float* v = VOf(step, 1, tile.member + member, block.target) + rank;
-    *reinterpret_cast<float4*>(v) = sum;
-    // The last block of an odd number of them fills up to 16 ranks.
-    if (block.first % 16 == 0 && block.first + 8 >= block.lora_rank) {
-      *reinterpret_cast<float4*>(v + 8) = {};
-    }
-  }
-  LongSync();
+                                          uint32_t parts) {
+  if (cluster == 8) return StoreLong<kRanks, 8>(step, tile, ranks, first, parts);
+  if (cluster == 4) return StoreLong<kRanks, 4>(step, tile, ranks, first, parts);
+  if (cluster == 2) return StoreLong<kRanks, 2>(step, tile, ranks, first, parts);
+  StoreLong<kRanks, 1>(step, tile, ranks, first, parts);
 }
 
-// grid [cluster · tiles]; cluster 1 before sm_90. `slice`: LongSlice.
-__global__ void __launch_bounds__(kShrinkThreads, 1)
+// kRanks ranks of a tile from block `first` on.
+template <int kRanks>
+__device__ __forceinline__ void ShrinkPass(const LoraStep& step, const LoraTargets& targets,
+                                           const LongTile& tile, const RankBlocks& ranks, int first,
+                                           const __nv_bfloat16* x, int cluster, int slice,
+                                           float4* shared) {
+  using Pass = LongPass<kRanks>;
+  const int begin = static_cast<int>(blockIdx.x % cluster) * slice;
+  const int end = min(targets.in, begin + slice);
+  float sums[Pass::kParts][Pass::kOf / 2] = {};
+  LongRows& rows = *reinterpret_cast<LongRows*>(shared + kLongRingBytes / sizeof(float4));
+  rows.Set(step, targets, tile, ranks, first);
+  Pass(x, step.slab, rows, SharedAddress(shared)).Run(begin, end, first == 0, sums);
+  float* parts = reinterpret_cast<float*>(shared);
+  Pass::Put(sums, parts);
+  cooperative_groups::this_cluster().sync();
+  StoreLong<kRanks>(step, tile, ranks, first, cluster, SharedAddress(parts));
+  // What a block read of the others' it has: the ring may be filled again.
+  ClusterArrive();
+  ClusterWait();
+}
+
+// grid [cluster · tiles]. `slice`: LongSlice.
+__global__ void __launch_bounds__(kLongThreads, 2)
     ShrinkLongKernel(LoraStep step, LoraTargets targets, const __nv_bfloat16* x, int cluster,
                      int slice) {
-  extern __shared__ float4 shared[];
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  extern __shared__ __align__(1024) float4 long_shared[];
   GridLaunchDependents();
-  const LongTile tile = LongTileAt(step, blockIdx.x / cluster);
-  if (tile.members == 0) {
-    if (blockIdx.x == 0) GridDependencyWait();
-    return;
-  }
-  const RankBlocks ranks(tile.sites, targets);
-  const int warp = blockIdx.x % cluster * kShrinkWarps + threadIdx.x / 32;
-  const int begin = warp * slice;
-  const int end = min(targets.in, begin + slice);
-  LongRows rows;
-  rows.SetMembers(step, tile, x, targets.in);
-  for (int first = 0; first < ranks.count; first += kLongBlocks) {
-    rows.SetRanks(step, targets, tile.sites, ranks, first);
-    if (first == 0) GridDependencyWait();
-    float sums[kLongMembers / 16][kLongBlocks][4] = {};
-    if (ranks.count - first <= 2) {
-      rows.Multiply<2, 4>(begin, end, sums);
-    } else if (ranks.count - first <= 4) {
-      rows.Multiply<4, 2>(begin, end, sums);
-    } else {
-      rows.Multiply<kLongBlocks, 2>(begin, end, sums);
+  const LongTile tile = LongTileAt<kLongMembers>(step, blockIdx.x / cluster);
+  if (tile.members > 0) {
+    const RankBlocks ranks(tile.sites, targets);
+    int first = 0;
+    const auto pass = [&](auto of) {
+      ShrinkPass<decltype(of)::value>(step, targets, tile, ranks, first, x, cluster, slice,
+                                      long_shared);
+      first += decltype(of)::value / 8;
+    };
+    while (first < ranks.count) {
+      const int left = ranks.count - first;
+      if (left <= 2) {
+        pass(std::integral_constant<int, 16>());
+      } else if (left <= 8) {
+        pass(std::integral_constant<int, 64>());
+      } else if (left <= 16) {
+        pass(std::integral_constant<int, 128>());
+      } else {
+        pass(std::integral_constant<int, 192>());
+      }
     }
-    StoreLong(step, tile, ranks, first, cluster, sums, reinterpret_cast<float*>(shared));
   }
   if (blockIdx.x == 0) GridDependencyWait();
+#endif
 }
 
 }  // namespace rootstock::kernels::cuda

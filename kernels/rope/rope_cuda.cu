@@ -32,8 +32,10 @@ void RopeLong(const RopeArgs& args, bool with_lora, const LoraStep& lora,
               const LoraTargets& targets, cudaStream_t stream) {
   const int heads = args.heads.num_heads + 2 * args.heads.num_kv_heads;
   if (with_lora) {
-    LaunchDependent(RopeExpandKernel, LongPairBlocks(lora, heads, 4), kExpandLongThreads, 0, stream,
-                    1, args, lora, targets);
+    constexpr int kShared = sizeof(StreamShared<2>);
+    cudaFuncSetAttribute(RopeStreamKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
+    LaunchDependent(RopeStreamKernel, StreamBlocks(lora, heads, kStreamBlocks), kStreamThreads,
+                    kShared, stream, 1, args, lora, targets);
   } else {
     LaunchDependent(RopeLongKernel, (args.tokens + 7) / 8, 32 * kRopeLongWarps, 0, stream, 1, args);
   }

@@ -1,9 +1,9 @@
 // Rotary embedding in bf16 for head_dim 128, of long steps: with LoRA by the walk of
-// expand_long.cuh, without by blocks of eight tokens whose angles stay in registers over the heads.
-// Lanes and columns are those of rope_tile.cuh.
+// expand_stream_walk.cuh, without by blocks of eight tokens; a token's angles stay in registers
+// over the heads. Without LoRA lanes and columns are those of rope_tile.cuh.
 #pragma once
 
-#include "kernels/lora/expand_long.cuh"
+#include "kernels/lora/expand_stream_walk.cuh"
 #include "kernels/rope/rope_tile.cuh"
 
 namespace rootstock::kernels::cuda {
@@ -101,36 +101,71 @@ __global__ void __launch_bounds__(32 * kRopeLongWarps, 2) RopeLongKernel(RopeArg
   }
 }
 
-struct RopeExpand {
-  RopeHeads heads;
+struct RopeStream {
+  const RopeArgs& args;
+  float cos[2][8][2], sin[2][8][2];  // of the lane's tokens and columns
 
-  __device__ __forceinline__ void Pieces(const LoraTargets& targets, int head,
-                                         ExpandPiece (&pieces)[2]) const {
-    pieces[0] = PieceAt(targets, head * 128 + heads.column);
-    pieces[1] = Moved(pieces[0], 64);
-  }
-  __device__ __forceinline__ const __nv_bfloat16* At(int token, int head, int part) const {
-    return heads.At(token, head) + part * 64;
-  }
-  __device__ __forceinline__ void Finish(int token, bool live, int head, const uint4 (&in)[2],
-                                         const float (&added)[2][8]) const {
-    float x[2][8], cos[8], sin[8];
-    heads.LoadAngles(token, cos, sin);
+  __device__ __forceinline__ int Column(int head, int part) const { return head * 128 + part * 64; }
+  __device__ __forceinline__ void SetTokens(int first, int second) {
 #pragma unroll
-    for (int p = 0; p < 2; ++p) {
-      Unpack8(in[p], x[p]);
+    for (int e = 0; e < 2; ++e) {
+      const int position = args.positions[e == 0 ? first : second];
+      const size_t at = static_cast<size_t>(position) * 64 + threadIdx.x % 4 * 2;
 #pragma unroll
-      for (int c = 0; c < 8; ++c) x[p][c] += added[p][c];
+      for (int n = 0; n < 8; ++n) {
+        const float2 c = *reinterpret_cast<const float2*>(args.cos + at + 8 * n);
+        const float2 s = *reinterpret_cast<const float2*>(args.sin + at + 8 * n);
+        cos[e][n][0] = c.x, cos[e][n][1] = c.y, sin[e][n][0] = s.x, sin[e][n][1] = s.y;
+      }
     }
-    heads.Turn(head, cos, sin, x);
-    if (live) heads.Store(token, head, x);
+  }
+  __device__ __forceinline__ void Norm(const float* weight, float (&x)[2][8][4]) const {
+    float sum[2] = {};
+#pragma unroll
+    for (int p = 0; p < 2; ++p)
+#pragma unroll
+      for (int n = 0; n < 8; ++n)
+#pragma unroll
+        for (int c = 0; c < 4; ++c) sum[c / 2] += x[p][n][c] * x[p][n][c];
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      sum[e] += __shfl_xor_sync(~0u, sum[e], 1);
+      sum[e] += __shfl_xor_sync(~0u, sum[e], 2);
+      sum[e] = rsqrtf(sum[e] / 128.0f + args.eps);
+    }
+#pragma unroll
+    for (int p = 0; p < 2; ++p)
+#pragma unroll
+      for (int n = 0; n < 8; ++n)
+#pragma unroll
+        for (int c = 0; c < 4; ++c) {
+          x[p][n][c] *= sum[c / 2] * weight[p * 64 + n * 8 + threadIdx.x % 4 * 2 + c % 2];
+        }
+  }
+  __device__ __forceinline__ void Apply(int head, float (&x)[2][8][4]) const {
+    if (head >= args.heads.num_heads + args.heads.num_kv_heads) return;
+    const float* norm = head < args.heads.num_heads ? args.q_norm : args.k_norm;
+    if (norm != nullptr) Norm(norm, x);
+#pragma unroll
+    for (int n = 0; n < 8; ++n)
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        const float a = x[0][n][c], b = x[1][n][c];
+        x[0][n][c] = a * cos[c / 2][n][c % 2] - b * sin[c / 2][n][c % 2];
+        x[1][n][c] = b * cos[c / 2][n][c % 2] + a * sin[c / 2][n][c % 2];
+      }
+  }
+  __device__ __forceinline__ __nv_bfloat16* Out(int token, int head, int part) const {
+    return RopeHeads(args).OutAt(token, head) - RopeHeads(args).column + part * 64;
   }
 };
 
-__global__ void __launch_bounds__(kExpandLongThreads, 4)
-    RopeExpandKernel(RopeArgs args, LoraStep step, LoraTargets targets) {
-  const RopeExpand op{RopeHeads(args)};
-  WalkLong<2, 1>(step, targets, args.tokens, op.heads.count(), op);
+__global__ void __launch_bounds__(kStreamThreads, kStreamBlocks)
+    RopeStreamKernel(RopeArgs args, LoraStep step, LoraTargets targets) {
+  RopeStream op{args};
+  const int heads = args.heads.num_heads + 2 * args.heads.num_kv_heads;
+  WalkStream<2, 1, 2>(step, targets, args.tokens, heads,
+                      static_cast<const __nv_bfloat16*>(args.qkv), heads * 128, op);
 }
 
 }  // namespace rootstock::kernels::cuda
