@@ -29,6 +29,8 @@ lora kernels_lora_cuda_test Decode/LoraCudaTest.*/31:Decode/LoraCudaTest.*/61:De
 lora_long kernels_lora_cuda_test Long/LoraCudaTest.*/28:Long/LoraCudaTest.*/38
 lora_gemm kernels_linear_lora_cuda_test FewLoraLinearLaunches.Shrinks
 lora_gated kernels_linear_lora_cuda_test FewLoraLinearLaunches.Expands
+prefill kernels_prefill_cuda_test Shapes/PrefillLinearShapeTest.*/1
+prefill_lora kernels_prefill_cuda_test Mixes/PrefillLoraTest.Adds*/6:Mixes/PrefillLoraTest.Gated*/5
 exchange kernels_lora_exchange_test Sizes/LoraExchangeTest.*/0
 norm kernels_norm_cuda_test Any/NormCudaTest.Adds*/31:Any/NormCudaTest.Adds*/61:Any/NormCudaTest.Adds*/66
 norm_few kernels_norm_cuda_test Few/NormCudaTest.Adds*/8:Few/NormCudaTest.Adds*/13

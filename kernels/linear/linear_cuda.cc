@@ -2,6 +2,7 @@
 
 #include "kernels/linear/lt_matmul.h"
 #include "kernels/linear/plain_cuda.h"
+#include "kernels/linear/prefill_cuda.h"
 #include "kernels/linear/stream_cuda.h"
 
 namespace rootstock::kernels::cuda {
@@ -14,8 +15,9 @@ std::string Refuse(const LinearArgs& args, const char* why) {
 
 class LinearByShape : public Linear {
  public:
-  LinearByShape(std::unique_ptr<LtMatmul> lt, std::unique_ptr<StreamLinear> stream)
-      : lt_(std::move(lt)), stream_(std::move(stream)) {}
+  LinearByShape(std::unique_ptr<LtMatmul> lt, std::unique_ptr<StreamLinear> stream,
+                std::unique_ptr<PrefillLinear> prefill)
+      : lt_(std::move(lt)), stream_(std::move(stream)), prefill_(std::move(prefill)) {}
 
   std::string Run(const LinearArgs& args, cudaStream_t stream) override {
     if (args.m < 0 || args.n < 1 || args.k < 1) return Refuse(args, "no such shape");
@@ -30,6 +32,11 @@ class LinearByShape : public Linear {
     if (args.shrink != nullptr && !args.gated && !Shrinks(args)) {
       return Refuse(args, "does no shrink on the way");
     }
+    if (args.expand != nullptr && !TakesPrefill(args)) return Refuse(args, "adds no LoRA");
+    if (TakesPrefill(args)) {
+      const std::string error = prefill_->Run(args, stream);
+      return error.empty() ? "" : Refuse(args, error.c_str());
+    }
     if (stream_ != nullptr && StreamLinear::Takes(args)) {
       const std::string error = stream_->Run(args, stream);
       return error.empty() ? "" : Refuse(args, error.c_str());
@@ -43,11 +50,18 @@ class LinearByShape : public Linear {
   }
 
   bool Gates(const LinearArgs& args) const override {
-    return args.m > 0 && stream_ != nullptr && StreamLinear::Gates(args);
+    LinearArgs gated = args;
+    gated.gated = true;
+    return args.m > 0 &&
+           ((stream_ != nullptr && StreamLinear::Gates(gated)) || TakesPrefill(gated));
   }
 
   bool Shrinks(const LinearArgs& args) const override {
     return args.m > 0 && stream_ != nullptr && StreamLinear::Shrinks(args);
+  }
+
+  bool Expands(const LinearArgs& args) const override {
+    return args.m > 0 && args.expand != nullptr && TakesPrefill(args);
   }
 
   bool LetsIn(const LinearArgs& args) const override {
@@ -55,8 +69,13 @@ class LinearByShape : public Linear {
   }
 
  private:
+  bool TakesPrefill(const LinearArgs& args) const {
+    return prefill_ != nullptr && PrefillLinear::Takes(args) && PrefillLinear::Suits(args);
+  }
+
   std::unique_ptr<LtMatmul> lt_;
-  std::unique_ptr<StreamLinear> stream_;  // null before sm_90
+  std::unique_ptr<StreamLinear> stream_;    // null before sm_90
+  std::unique_ptr<PrefillLinear> prefill_;  // likewise
 };
 
 }  // namespace
@@ -66,7 +85,9 @@ std::unique_ptr<Linear> MakeLinear(std::string* error) {
   if (lt == nullptr) return nullptr;
   std::unique_ptr<StreamLinear> stream = StreamLinear::Create(error);
   if (stream == nullptr && !error->empty()) return nullptr;
-  return std::make_unique<LinearByShape>(std::move(lt), std::move(stream));
+  std::unique_ptr<PrefillLinear> prefill = PrefillLinear::Create(error);
+  if (prefill == nullptr && !error->empty()) return nullptr;
+  return std::make_unique<LinearByShape>(std::move(lt), std::move(stream), std::move(prefill));
 }
 
 }  // namespace rootstock::kernels::cuda

@@ -16,6 +16,12 @@ struct LinearShrink {
   LoraTargets expand;   // with `gated` what is added to out's halves before; else not used
 };
 
+// What LoraExpand (lora_cuda.h) would add to out, of a v that LoraShrink has written before.
+struct LinearExpand {
+  LoraStep step;
+  LoraTargets targets;
+};
+
 // out [m, n] = x [m, k] · wᵀ + bias [n]; sums in f32. w [n, k] row-major.
 struct LinearArgs {
   Type type = Type::kBF16;  // of x, w
@@ -31,6 +37,7 @@ struct LinearArgs {
   // Gates.
   bool gated = false;
   const LinearShrink* shrink = nullptr;  // null: none; asks for Shrinks
+  const LinearExpand* expand = nullptr;  // null: none; ahead of `gated`; asks for Expands
   bool shares = false;  // leaves room and time for the kernel launched behind it; asks for LetsIn
 };
 
@@ -47,6 +54,8 @@ class Linear {
   virtual bool Gates(const LinearArgs& args) const = 0;
   // Whether Run takes args with a `shrink`.
   virtual bool Shrinks(const LinearArgs& args) const = 0;
+  // Whether Run takes args with an `expand`, and is the better for it.
+  virtual bool Expands(const LinearArgs& args) const = 0;
   // Whether a dependent launch behind Run(args) may start while that runs, but never before the
   // kernels ahead of it have ended.
   virtual bool LetsIn(const LinearArgs& args) const = 0;

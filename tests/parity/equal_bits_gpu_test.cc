@@ -3,12 +3,9 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <cstring>
 #include <fstream>
 
-#include "absl/strings/str_cat.h"
-#include "common/base/half.h"
-#include "tests/parity/test_group.h"
+#include "tests/parity/random_model.h"
 
 namespace rootstock {
 namespace {
@@ -16,52 +13,7 @@ namespace {
 constexpr int kRows = 64;
 constexpr int kTokens = 68;  // a context of more than one chunk of decode attention
 
-struct Shape {
-  const char* name;
-  int hidden, ffn, heads, kv_heads;
-};
-
-void PrintTo(const Shape& shape, std::ostream* out) { *out << shape.name; }
-
-// Two layers.
-std::string ConfigOf(const Shape& s) {
-  return absl::StrCat(
-      R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama", "num_hidden_layers": 2,)",
-      R"("hidden_size": )", s.hidden, R"(, "intermediate_size": )", s.ffn,
-      R"(, "num_attention_heads": )", s.heads, R"(, "num_key_value_heads": )", s.kv_heads,
-      R"(, "head_dim": 128, "vocab_size": 8192, "max_position_embeddings": 2048,)",
-      R"("rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": false,)",
-      R"("hidden_act": "silu", "torch_dtype": "bfloat16"})");
-}
-
-std::vector<uint8_t> Noise(size_t count, float spread, std::mt19937& random) {
-  std::vector<uint8_t> out(2 * count);
-  for (size_t i = 0; i < count; ++i) {
-    const float unit = static_cast<float>(random() >> 8) * 0x1p-23f - 1.0f;
-    const uint16_t half = FloatToBF16(spread * unit);
-    std::memcpy(&out[2 * i], &half, sizeof(half));
-  }
-  return out;
-}
-
-// Of all projections.
-std::string RandomAdapter(const ModelSpec& model, int lora_rank, uint32_t seed) {
-  std::mt19937 random(seed);
-  LoraSpec lora;
-  std::vector<LoraWeights> weights;
-  for (int layer = 0; layer < model.num_layers; ++layer) {
-    for (const Module module : kAllModules) {
-      lora.modules.push_back({layer, module, lora_rank, 0.5f});
-      LoraWeights& w = weights.emplace_back();
-      w.a_dtype = w.b_dtype = DType::kBF16;
-      w.a = Noise(size_t{1} * lora_rank * model.in_features(module), 0.02f, random);
-      w.b = Noise(size_t{1} * lora_rank * model.out_features(module), 0.02f, random);
-    }
-  }
-  return EncodeCanonical(lora, weights, model);
-}
-
-class EqualBitsTest : public testing::TestWithParam<Shape> {
+class EqualBitsTest : public testing::TestWithParam<RandomShape> {
  protected:
   void SetUp() override {
     dir_ = std::filesystem::temp_directory_path() / absl::StrCat("equal_bits.", getpid());
@@ -76,7 +28,7 @@ class EqualBitsTest : public testing::TestWithParam<Shape> {
     group_ = *std::move(group);
     for (const int lora_rank : {16, 8, 64, 5, 16, 128, 16, 8, 16}) {
       names_.push_back(absl::StrCat("a", names_.size()));
-      const std::string blob = RandomAdapter(group_->spec(), lora_rank, names_.size());
+      const std::string blob = RandomAdapter(group_->spec(), lora_rank, names_.size(), 0.02f);
       ASSERT_TRUE(group_->Load(names_.back(), blob).ok());
     }
   }
@@ -127,8 +79,8 @@ TEST_P(EqualBitsTest, OfARowInAnyCompany) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, EqualBitsTest,
-                         testing::Values(Shape{"of8B", 4096, 14336, 32, 8},
-                                         Shape{"of13B", 5120, 13824, 40, 40}),
+                         testing::Values(RandomShape{"of8B", 4096, 14336, 32, 8},
+                                         RandomShape{"of13B", 5120, 13824, 40, 40}),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace

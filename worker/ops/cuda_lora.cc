@@ -1,5 +1,6 @@
 // CudaOps: LoRA, and what fully sharded adapters exchange.
 #include <algorithm>
+#include <utility>
 
 #include "kernels/collective/exchange_lora_cuda.h"
 #include "worker/ops/cuda_ops.h"
@@ -28,14 +29,55 @@ LoraDelta CudaOps::LoraShrink(int layer, std::span<const LoraTarget> targets, in
   const bool any = std::any_of(targets.begin(), targets.end(), [this](const LoraTarget& target) {
     return (sizes_.modules & ModuleBit(target.module)) != 0;
   });
+  expanded_ = false;
   if (sizes_.groups == 0 || !any) return {};
   LoraDelta delta;
   delta.layer = layer;
   delta.in = in;
   delta.num_targets = static_cast<int>(targets.size());
   std::copy(targets.begin(), targets.end(), delta.targets.begin());
-  shrink_ = {TargetsOf(delta, LoraView::kShrink), x};
+  shrink_ = {TargetsOf(delta, LoraView::kShrink), TargetsOf(delta, LoraView::kExpand), x};
   return delta;
+}
+
+cuda::LoraTargets CudaOps::LeftOf(const LoraDelta& lora) const {
+  return expanded_ ? cuda::LoraTargets{} : TargetsOf(lora, LoraView::kExpand);
+}
+
+// A GEMM brings each adapter of a tile's tokens by itself: for a few tokens each the consumers,
+// which walk the tokens by adapter, are faster.
+bool CudaOps::ExpandsInGemms() const {
+  constexpr int kTokensAnAdapter = 64;
+  return sizes_.groups > 0 && sizes_.exchange == 0 && sizes_.tokens > cuda::kDecodeTokens &&
+         sizes_.groups * kTokensAnAdapter <= sizes_.tokens;
+}
+
+bool CudaOps::LinearSiluMul(const void* x, const Matrix& w, const LoraDelta& lora, int n,
+                            void* gate_up, void* out) {
+  cuda::LinearArgs args = ArgsOf(x, sizes_.tokens, w, nullptr, compute_type_, out);
+  args.gated = true;
+  cuda::LinearShrink shrink{lora_};
+  cuda::LinearExpand expand{lora_};
+  if (lora.num_targets != 0 && ExpandsInGemms()) {
+    expand.targets = TargetsOf(lora, LoraView::kExpand);
+    args.expand = &expand;
+  } else if (lora.num_targets != 0) {
+    shrink.targets = TargetsOf(lora, LoraView::kShrink);
+    shrink.expand = TargetsOf(lora, LoraView::kExpand);
+    args.shrink = &shrink;
+  }
+  const bool whole = lora.num_targets == 0 || sizes_.exchange == 0;
+  if (!whole || w.dtype != compute_type_ || w.rows != 2 * n || !linear_->Gates(args)) {
+    return Ops::LinearSiluMul(x, w, lora, n, gate_up, out);
+  }
+  const std::optional<PendingShrink> pending = std::exchange(shrink_, std::nullopt);
+  if (pending.has_value() && args.expand != nullptr) {
+    RunShrink(*pending, /*x_ready=*/false);
+  } else if (pending.has_value()) {
+    ++stats_.lora_shrink.segments;
+  }
+  Check("linear", linear_->Run(args, device_.stream()));
+  return true;
 }
 
 bool CudaOps::ExchangesItself(const StepSizes& sizes) const {
@@ -69,7 +111,7 @@ void CudaOps::LoraUnpack(const LoraDelta& lora, const LoraExchange& exchange) {
 }
 
 void CudaOps::LoraExpand(const LoraDelta& lora, int width, void* out) {
-  if (lora.num_targets == 0) return;
+  if (lora.num_targets == 0 || expanded_) return;
   cuda::LoraExpand(lora_, TargetsOf(lora, LoraView::kExpand), width, out, sizes_.tokens,
                    device_.stream());
   if (sizes_.exchange == 0) return;

@@ -45,6 +45,7 @@ void CudaOps::Check(const std::string& what, const std::string& error) {
 absl::Status CudaOps::Enter(const StepSizes& sizes, int max_q_len) {
   error_ = absl::OkStatus();
   shrink_ = std::nullopt;
+  expanded_ = false;
   sizes_ = sizes;
   arrays_ = step_->DeviceArrays(sizes);
   lora_.slab = memory_.slab;
@@ -152,7 +153,7 @@ void CudaOps::AddRmsNorm(float* residual, void* delta, const LoraDelta& lora, co
   args.rows = some ? arrays_.output_tokens : nullptr;
   args.num_rows = some ? sizes_.outputs : 0;
   args.out = out;
-  cuda::AddRmsNorm(args, lora_, TargetsOf(lora, LoraView::kExpand), device_.stream());
+  cuda::AddRmsNorm(args, lora_, LeftOf(lora), device_.stream());
 }
 
 bool CudaOps::SumAddRmsNorm(float* residual, const void* delta, const LoraDelta& lora,
@@ -165,7 +166,7 @@ bool CudaOps::SumAddRmsNorm(float* residual, const void* delta, const LoraDelta&
   const cuda::SumNormArgs args{type_, residual, delta, weight, eps, n, sizes_.tokens, out};
   cuda::SumNormLora added;
   added.step = lora_;
-  added.whole = TargetsOf(lora, LoraView::kExpand);
+  added.whole = LeftOf(lora);
   if (sizes_.exchange > 0) added.slice = TargetsOf(lora, LoraView::kExpandSlice);
   const cudaError_t error = cuda::SumAddRmsNorm(*limits_.peers, args, added, device_.stream());
   Check("sum and norm", error == cudaSuccess ? "" : cudaGetErrorString(error));
@@ -200,6 +201,16 @@ void CudaOps::MatMul(const void* x, int m, const Matrix& w, const float* bias, D
     args.shrink = &beside;
     ++stats_.lora_shrink.segments;
     return Check("linear", linear_->Run(args, device_.stream()));
+  }
+  if (shrink.has_value() && ExpandsInGemms()) {
+    const cuda::LinearExpand inside{lora_, shrink->expand};
+    args.expand = &inside;
+    if (linear_->Expands(args)) {
+      RunShrink(*shrink, /*x_ready=*/false);
+      expanded_ = true;
+      return Check("linear", linear_->Run(args, device_.stream()));
+    }
+    args.expand = nullptr;
   }
   args.shares = shrink.has_value() && linear_->LetsIn(args);
   if (shrink && !args.shares) RunShrink(*shrink, /*x_ready=*/false);
@@ -247,7 +258,7 @@ void CudaOps::RopeWriteKv(int layer, const AttentionShape& shape, const RopeAndK
   args.k_norm = rope.k_norm;
   args.eps = rope.eps;
   args.kv = LayerKv(layer, shape);
-  cuda::RopeWriteKv(args, lora_, TargetsOf(lora, LoraView::kExpand), device_.stream());
+  cuda::RopeWriteKv(args, lora_, LeftOf(lora), device_.stream());
 }
 
 void CudaOps::Attention(int layer, const AttentionShape& shape, const void* qkv, void* out) {
@@ -261,27 +272,7 @@ void CudaOps::SiluMul(void* gate_up, const LoraDelta& lora, int n, void* out) {
   args.n = n;
   args.tokens = sizes_.tokens;
   args.out = out;
-  cuda::SiluMul(args, lora_, TargetsOf(lora, LoraView::kExpand), device_.stream());
-}
-
-bool CudaOps::LinearSiluMul(const void* x, const Matrix& w, const LoraDelta& lora, int n,
-                            void* gate_up, void* out) {
-  cuda::LinearArgs args = ArgsOf(x, sizes_.tokens, w, nullptr, compute_type_, out);
-  args.gated = true;
-  cuda::LinearShrink shrink{lora_};
-  if (lora.num_targets != 0) {
-    shrink.targets = TargetsOf(lora, LoraView::kShrink);
-    shrink.expand = TargetsOf(lora, LoraView::kExpand);
-    args.shrink = &shrink;
-  }
-  const bool whole = lora.num_targets == 0 || sizes_.exchange == 0;
-  if (!whole || w.dtype != compute_type_ || w.rows != 2 * n || !linear_->Gates(args)) {
-    return Ops::LinearSiluMul(x, w, lora, n, gate_up, out);
-  }
-  if (shrink_.has_value()) ++stats_.lora_shrink.segments;
-  shrink_ = std::nullopt;
-  Check("linear", linear_->Run(args, device_.stream()));
-  return true;
+  cuda::SiluMul(args, lora_, LeftOf(lora), device_.stream());
 }
 
 }  // namespace rootstock

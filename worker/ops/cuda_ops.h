@@ -64,6 +64,7 @@ class CudaOps : public Ops {
 
   struct PendingShrink {
     kernels::cuda::LoraTargets targets;
+    kernels::cuda::LoraTargets expand;
     const void* x = nullptr;
   };
 
@@ -77,6 +78,10 @@ class CudaOps : public Ops {
   absl::Status WarmUp(const std::function<absl::Status()>& forward);
   // As kernels see them: a view's layers follow those of the view before.
   kernels::cuda::LoraTargets TargetsOf(const LoraDelta& lora, LoraView view) const;
+  // What consumers of a projection have left to add.
+  kernels::cuda::LoraTargets LeftOf(const LoraDelta& lora) const;
+  // Whether GEMMs of this step add LoRA where they can.
+  bool ExpandsInGemms() const;
   // Whether fully sharded adapters' v is exchanged by an operator, whatever the lora_ranks.
   bool ExchangesItself(const StepSizes& sizes) const;
   // A token a row, each with an output, in order.
@@ -86,7 +91,7 @@ class CudaOps : public Ops {
   // Points the operators at a step of these sizes.
   absl::Status Enter(const StepSizes& sizes, int max_q_len);
   // With the shrink that waits for it: in the GEMM, behind one that lets it in, so that it costs no
-  // more than its bytes, or else before it.
+  // more than its bytes, or else before it. Then the GEMM may add the expand.
   void MatMul(const void* x, int m, const Matrix& w, const float* bias, DType out_type, void* out);
   kernels::cuda::LinearArgs ArgsOf(const void* x, int m, const Matrix& w, const float* bias,
                                    DType out_type, void* out) const;
@@ -112,6 +117,7 @@ class CudaOps : public Ops {
   StepArrays arrays_;  // on the device
   kernels::cuda::LoraStep lora_;
   std::optional<PendingShrink> shrink_;  // goes with the next Linear
+  bool expanded_ = false;                // by the GEMM that the last LoraShrink went with
   kernels::cuda::LoraExchangeStep exchange_;
   const Graph* graph_ = nullptr;  // of this step
   bool every_token_has_output_ = false;

@@ -68,6 +68,7 @@ class BenchSite {
   // The site with LoRA as a step runs it; without if targets.count is 0.
   void Run(int layer, const LoraStep& step, const LoraTargets& targets, cudaStream_t stream) {
     LinearArgs args = Args(layer);
+    if (is_long()) return RunLong(args, step, targets, stream);
     const LinearShrink shrink{step, targets, targets};
     args.shrink = targets.count > 0 ? &shrink : nullptr;
     if (kind_ == SiteKind::kGateUp && linear_->Gates(args)) {
@@ -106,8 +107,32 @@ class BenchSite {
     }
   }
   const LoraTargets& targets() const { return targets_; }
+  bool is_long() const { return tokens_ > kDecodeTokens; }
 
  private:
+  void RunLong(LinearArgs args, const LoraStep& step, const LoraTargets& targets,
+               cudaStream_t stream) {
+    const LinearExpand expand{step, targets};
+    LoraTargets left = targets;
+    if (targets.count > 0) {
+      LoraShrink(step, targets, x_->get(), tokens_, stream);
+      args.expand = &expand;
+    }
+    if (kind_ == SiteKind::kGateUp && linear_->Gates(args)) {
+      args.gated = true;
+      args.out = out_->get();
+      linear_->Run(args, stream);
+      return;
+    }
+    if (args.expand != nullptr && linear_->Expands(args)) {
+      left.count = 0;
+    } else {
+      args.expand = nullptr;
+    }
+    linear_->Run(args, stream);
+    Consume(step, left, stream);
+  }
+
   LinearArgs Args(int layer) const {
     LinearArgs args;
     args.x = x_->get();

@@ -93,6 +93,7 @@ struct BaseTimes {
 };
 
 void Base(const Fork& fork, BenchSite& site, int layer) {
+  if (site.is_long()) return site.Run(layer, {}, {}, fork.main);
   site.Gemm(layer, fork.main);
   site.Consume({}, {}, fork.main);
 }
@@ -136,6 +137,7 @@ double RunCase(const Fork& fork, BenchSite& site, const BaseTimes& base, const c
   const double shrink_us = Time(fork, layers, shrink);
   const double consumer_us = Time(fork, layers, consume);
   const auto with_lora = [&](int i) {
+    if (site.is_long()) return site.Run(i, step, lora.targets(i), fork.main);
     shrink(i);
     site.Gemm(i, fork.main);
     consume(i);
