@@ -63,6 +63,7 @@ constexpr auto kNames = std::to_array<std::pair<Reason, const char*>>({
     {Reason::kCannotSplit, "cannot_split"},
     {Reason::kNoMemory, "no_memory"},
     {Reason::kIoError, "io_error"},
+    {Reason::kNoSpace, "no_space"},
     {Reason::kGroupMismatch, "group_mismatch"},
     {Reason::kStaleEpoch, "stale_epoch"},
     {Reason::kInternal, "internal"},

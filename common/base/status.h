@@ -63,6 +63,7 @@ enum class Reason {
   kCannotSplit,
   kNoMemory,
   kIoError,
+  kNoSpace,  // on a disk: may pass when it has room again
   kGroupMismatch,
   kStaleEpoch,
   kInternal,

@@ -131,6 +131,7 @@ struct PrefetchAdapter {
   uint64_t layout_id = 0;
   LoraSharding sharding = LoraSharding::kReplicated;
   bool to_host = false;
+  uint64_t bytes = 0;  // of the content; 0: not said
 };
 // The group forgets the adapter on these tiers; device pages are free when this completes. What is
 // not there is fine.

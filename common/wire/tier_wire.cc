@@ -34,6 +34,7 @@ void PrefetchToProto(const PrefetchAdapter& in, v1::PrefetchAdapter* out) {
   out->set_layout_id(in.layout_id);
   out->set_sharding(static_cast<uint32_t>(in.sharding));
   out->set_to_host(in.to_host);
+  out->set_bytes(in.bytes);
 }
 
 absl::StatusOr<PrefetchAdapter> PrefetchFromProto(const v1::PrefetchAdapter& in) {
@@ -42,6 +43,7 @@ absl::StatusOr<PrefetchAdapter> PrefetchFromProto(const v1::PrefetchAdapter& in)
   ASSIGN_OR_RETURN(out.sharding, ShardingFromProto(in.sharding(), "command.prefetch.sharding"));
   out.layout_id = in.layout_id();
   out.to_host = in.to_host();
+  out.bytes = in.bytes();
   return out;
 }
 

@@ -27,12 +27,13 @@ Kind Sent(Kind in) {
 }
 
 TEST(TierWire, PrefetchRoundTrip) {
-  const PrefetchAdapter full =
-      Sent(PrefetchAdapter{ContentOf(4), uint64_t{1} << 60, LoraSharding::kFullySharded, true});
+  const PrefetchAdapter full = Sent(PrefetchAdapter{
+      ContentOf(4), uint64_t{1} << 60, LoraSharding::kFullySharded, true, uint64_t{1} << 40});
   EXPECT_EQ(full.digest, ContentOf(4));
   EXPECT_EQ(full.layout_id, uint64_t{1} << 60);
   EXPECT_EQ(full.sharding, LoraSharding::kFullySharded);
   EXPECT_TRUE(full.to_host);
+  EXPECT_EQ(full.bytes, uint64_t{1} << 40);
   const PrefetchAdapter plain = Sent(PrefetchAdapter{ContentOf(5)});
   EXPECT_EQ(plain.sharding, LoraSharding::kReplicated);
   EXPECT_FALSE(plain.to_host);

@@ -38,7 +38,8 @@ absl::Status NoRevision(const std::string& alias, uint64_t to, uint64_t current)
 void Registry::Impl::CountFlip(const absl::Status& status) const {
   if (!options.metrics) return;
   const auto detail = GetErrorDetail(status);
-  const bool error = !status.ok() && detail && detail->reason == Reason::kIoError &&
+  const bool error = !status.ok() && detail &&
+                     (detail->reason == Reason::kIoError || detail->reason == Reason::kNoSpace) &&
                      status.code() != absl::StatusCode::kFailedPrecondition;
   options.metrics->Flipped(status.ok() ? AliasFlip::kOk
                            : error     ? AliasFlip::kError

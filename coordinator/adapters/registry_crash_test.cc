@@ -238,13 +238,14 @@ TEST_F(RegistryOnABadDisk, F11AFullDiskRefusesChangesAndServesOn) {
   struct Case {
     int sqlite;
     absl::StatusCode code;
+    Reason reason;
   };
-  for (const Case c : {Case{SQLITE_FULL, absl::StatusCode::kResourceExhausted},
-                       Case{SQLITE_IOERR_WRITE, absl::StatusCode::kInternal}}) {
+  for (const Case c : {Case{SQLITE_FULL, absl::StatusCode::kResourceExhausted, Reason::kNoSpace},
+                       Case{SQLITE_IOERR_WRITE, absl::StatusCode::kInternal, Reason::kIoError}}) {
     vfs_.fail = [&](FaultyVfs::Event::Kind) { return c.sqlite; };
     const absl::Status full = add("two").status();
     EXPECT_EQ(full.code(), c.code);
-    EXPECT_EQ(GetErrorDetail(full)->reason, Reason::kIoError);
+    EXPECT_EQ(GetErrorDetail(full)->reason, c.reason);
     EXPECT_THAT(std::string(full.message()), testing::HasSubstr("SQLite"));
     EXPECT_EQ(registry_->SetAlias("prod", "t0", {{"a", 1, 2}}).status().code(), c.code);
     EXPECT_EQ(registry_->Pin("a", "t0", 1, "").status().code(), c.code);

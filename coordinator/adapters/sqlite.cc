@@ -9,9 +9,9 @@ namespace {
 
 absl::Status SqlError(sqlite3* db, int code) {
   const std::string text = db != nullptr ? sqlite3_errmsg(db) : sqlite3_errstr(code);
-  const auto kind =
-      code == SQLITE_FULL ? absl::StatusCode::kResourceExhausted : absl::StatusCode::kInternal;
-  return MakeError(kind, Reason::kIoError, "registry", "", "SQLite: " + text);
+  const bool full = code == SQLITE_FULL;
+  return MakeError(full ? absl::StatusCode::kResourceExhausted : absl::StatusCode::kInternal,
+                   full ? Reason::kNoSpace : Reason::kIoError, "registry", "", "SQLite: " + text);
 }
 
 }  // namespace

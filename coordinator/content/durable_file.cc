@@ -19,9 +19,9 @@ namespace fs = std::filesystem;
 }  // namespace
 
 absl::Status StoreError(const fs::path& file, int error) {
-  const auto code = error == ENOSPC || error == EDQUOT ? absl::StatusCode::kResourceExhausted
-                                                       : absl::StatusCode::kInternal;
-  return MakeError(code, Reason::kIoError, "file", file.filename().string(),
+  const bool full = error == ENOSPC || error == EDQUOT;
+  return MakeError(full ? absl::StatusCode::kResourceExhausted : absl::StatusCode::kInternal,
+                   full ? Reason::kNoSpace : Reason::kIoError, "file", file.filename().string(),
                    absl::StrCat("cannot be stored: ", std::strerror(error)));
 }
 

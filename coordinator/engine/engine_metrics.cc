@@ -34,7 +34,7 @@ const char* Outcome(const absl::Status& status) {
     case absl::StatusCode::kUnavailable:
       return reason == Reason::kDraining ? "overloaded" : internal;
     case absl::StatusCode::kResourceExhausted:
-      return reason == Reason::kIoError ? internal : "overloaded";
+      return reason == Reason::kIoError || reason == Reason::kNoSpace ? internal : "overloaded";
     case absl::StatusCode::kInvalidArgument:
     case absl::StatusCode::kNotFound:
     case absl::StatusCode::kFailedPrecondition:

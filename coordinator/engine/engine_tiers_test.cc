@@ -40,6 +40,7 @@ TEST(EngineTiers, AnAdapterComesFromTheNearestTierThatHasIt) {
     world.ExpectRight(sent);
   };
   ask();
+  EXPECT_EQ(group.last_fetch_bytes, std::string("content-of-a").size());
   EXPECT_EQ(Loads(world, "coordinator"), 1);
   EXPECT_EQ(Lookups(world, "coordinator_fetch"), 1);
   ask();

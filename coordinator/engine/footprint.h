@@ -18,6 +18,7 @@ struct AdapterFootprint {
   LoraSharding sharding = LoraSharding::kReplicated;
   // The most that another choice of sharding, later on, would take.
   uint32_t most_pages = 0;
+  uint64_t content_bytes = 0;  // 0: not known
 };
 
 // The ways in which the policy lets an adapter be held, replicated first; at least one.

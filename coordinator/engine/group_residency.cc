@@ -80,6 +80,7 @@ std::optional<AdapterFootprint> GroupEngine::FootprintOf(const ResidentAdapter& 
     if (way.layout_id != found.layout_id || way.pages != found.pages.size()) continue;
     way.most_pages = MostPages(
         {.pages = way.pages, .most_pages = ChooseWay(*ways, usable(), usable()).most_pages});
+    way.content_bytes = content->blob_bytes;
     return way;
   }
   return std::nullopt;
@@ -89,7 +90,9 @@ std::optional<AdapterFootprint> GroupEngine::FootprintOf(const ResidentAdapter& 
 absl::StatusOr<AdapterFootprint> GroupEngine::FootprintOf(const AdapterContent& content) const {
   if (const auto known = adapters_.FootprintOf(content.digest)) return *known;
   ASSIGN_OR_RETURN(const AdapterWays ways, config_.ways(content));
-  return ChooseWay(ways, usable(), pages_.free_pages());
+  AdapterFootprint way = ChooseWay(ways, usable(), pages_.free_pages());
+  way.content_bytes = content.blob_bytes;
+  return way;
 }
 
 PoolFloors GroupEngine::FloorsOf(const GroupConfig& config) {

@@ -57,7 +57,7 @@ class FullDisk(unittest.TestCase):
     def check_refused(self, answer, name):
         """Told why, and nothing but this adapter has suffered."""
         self.assertEqual((answer.code, answer.error["code"], answer.error["reason"]),
-                         (1, "RESOURCE_EXHAUSTED", "io_error"), answer.errors)
+                         (1, "RESOURCE_EXHAUSTED", "no_space"), answer.errors)
         self.assertIn("No space left on device", answer.errors)
         self.assertEqual(self.cluster.generate(name, [1], 1).error["code"], "NOT_FOUND")
         self.check_answers(BEFORE, BEFORE)
@@ -78,7 +78,8 @@ class FullDisk(unittest.TestCase):
         self.assertEqual(self.cluster.register("later", case).code, 0)
         with full(self.node):
             refused = self.cluster.generate("later", [1], 1)
-            self.assertEqual((refused.code, refused.error["code"]), (1, "UNAVAILABLE"))
+            self.assertEqual((refused.code, refused.error["code"], refused.error["reason"]),
+                             (1, "UNAVAILABLE", "no_space"))
             self.assertRegex(refused.errors, "adapter=later: could not be loaded: .* disk is full")
             self.check_answers(BEFORE, BEFORE)
             self.assertEqual(self.cluster.generate("base", [1], 1).code, 0)

@@ -57,7 +57,7 @@ absl::Status Member::Run(const std::string& bytes, Answers& answers) {
     return absl::OkStatus();
   }
   if (const auto* prefetch = std::get_if<PrefetchAdapter>(&command->kind)) {
-    if (prefetcher_ != nullptr) prefetcher_->Start(command->id, prefetch->digest);
+    if (prefetcher_ != nullptr) prefetcher_->Start(command->id, prefetch->digest, prefetch->bytes);
     beside_.push_back({*std::move(command), /*on_node=*/true});
     return absl::OkStatus();
   }
@@ -262,7 +262,8 @@ bool Member::FetchAgain(Beside& work, const absl::Status& outcome) {
       (absl::IsUnavailable(outcome) && detail && detail->reason == Reason::kIoError);
   if (prefetch == nullptr || work.on_node || work.again || !spoilt) return false;
   work.on_node = work.again = true;
-  if (prefetcher_ != nullptr) prefetcher_->Start(work.command.id, prefetch->digest);
+  if (prefetcher_ != nullptr)
+    prefetcher_->Start(work.command.id, prefetch->digest, prefetch->bytes);
   return true;
 }
 

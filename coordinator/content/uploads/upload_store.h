@@ -97,7 +97,7 @@ class UploadStore::Writer {
  public:
   ~Writer();
   // `offset` is where the file ends, else FAILED_PRECONDITION tells where that is. size_limit for
-  // more than was announced; RESOURCE_EXHAUSTED / quota, / io_error when the disk is full;
+  // more than was announced; RESOURCE_EXHAUSTED / quota, / no_space when the disk is full;
   // DATA_LOSS / digest_mismatch at its last byte forgets the file's bytes, so that they can be sent
   // again.
   absl::Status Append(const std::string& file, uint64_t offset, std::string_view bytes);

@@ -174,7 +174,8 @@ void GroupAdapters::SendFetches() {
     entry->state = Residency::kFetching;
     window_.Started(*entry, port_.clock());
     pending_[port_.send(PrefetchAdapter{entry->digest, entry->footprint.layout_id,
-                                        entry->footprint.sharding, /*to_host=*/true})] = entry;
+                                        entry->footprint.sharding, /*to_host=*/true,
+                                        entry->footprint.content_bytes})] = entry;
   }
 }
 

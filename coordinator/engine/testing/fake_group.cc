@@ -183,7 +183,9 @@ void FakeGroup::Receive(Command command) {
     pin->pinned ? void(pinned_.insert(pin->digest)) : void(pinned_.erase(pin->digest));
   } else {
     ++prefetches;
-    if (!std::get<PrefetchAdapter>(command.kind).to_host) Violation("a Prefetch not to the host");
+    const auto& fetch = std::get<PrefetchAdapter>(command.kind);
+    last_fetch_bytes = fetch.bytes;
+    if (!fetch.to_host) Violation("a Prefetch not to the host");
   }
   others_.push_back({command.id, std::move(command.kind)});
 }

@@ -82,6 +82,7 @@ class FakeGroup {
   uint32_t most_adapters_in_a_step = 0;
   uint64_t eager_plans = 0, refused_plans = 0, pins = 0;
   uint64_t plans = 0, ticks = 0, rows = 0, loads = 0, sharded_loads = 0, prefetches = 0, drops = 0;
+  uint64_t last_fetch_bytes = 0;   // of the content, as the last Prefetch says
   uint64_t most_result_bytes = 0;  // of one completion's logprobs
   uint64_t most_wasted_rows = 0;   // of one sequence after its last token
   bool left = false;

@@ -80,7 +80,8 @@ BlobCache::BlobCache(fs::path dir, uint64_t budget_bytes)
 
 fs::path BlobCache::PathOf(const Digest& digest) const { return dir_ / digest.Hex(); }
 
-absl::StatusOr<CachedBlob> BlobCache::Ensure(const Digest& digest, BlobSource& source) {
+absl::StatusOr<CachedBlob> BlobCache::Ensure(const Digest& digest, BlobSource& source,
+                                             uint64_t bytes) {
   {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return !fetching_.contains(digest); });
@@ -92,7 +93,7 @@ absl::StatusOr<CachedBlob> BlobCache::Ensure(const Digest& digest, BlobSource& s
   if (found.ok() && *found != nullptr) {
     out = CachedBlob{FetchSource::kDisk, (*found)->bytes(), *found};
   } else if (found.ok()) {
-    out = Download(digest, source);
+    out = Download(digest, source, bytes);
   }
   std::lock_guard lock(mutex_);
   if (const auto pin = pinned_.find(digest); out.ok() && pin != pinned_.end()) {
@@ -126,10 +127,10 @@ absl::StatusOr<std::unique_ptr<BlobFile>> BlobCache::Reserve(const fs::path& tem
   if (bytes > budget_bytes_) {
     const std::string has = absl::StrCat("the adapter has ", bytes, " bytes; ");
     return given_ ? MakeError(absl::StatusCode::kFailedPrecondition, Reason::kTooLarge,
-                              "disk-cache-bytes", absl::StrCat(budget_bytes_.load()),
+                              kDiskBudgetField, absl::StrCat(budget_bytes_.load()),
                               has + "this group can't serve it without a larger cache")
-                  : MakeError(absl::StatusCode::kResourceExhausted, Reason::kIoError,
-                              "disk-cache-bytes", absl::StrCat(budget_bytes_.load()),
+                  : MakeError(absl::StatusCode::kResourceExhausted, Reason::kNoSpace,
+                              kDiskBudgetField, absl::StrCat(budget_bytes_.load()),
                               has + "half of what the disk has free is less");
   }
   uint64_t used = TotalBytes(FilesOf(dir_));
@@ -137,7 +138,7 @@ absl::StatusOr<std::unique_ptr<BlobFile>> BlobCache::Reserve(const fs::path& tem
     used = TotalBytes(FilesOf(dir_));
   }
   if (used + bytes > budget_bytes_) {
-    return MakeError(absl::StatusCode::kResourceExhausted, Reason::kIoError, "disk-cache-bytes",
+    return MakeError(absl::StatusCode::kResourceExhausted, Reason::kNoSpace, kDiskBudgetField,
                      absl::StrCat(budget_bytes_.load()),
                      absl::StrCat("no room for ", bytes, " bytes: ", used,
                                   " are taken by what is pinned, in use or on its way"));
@@ -164,7 +165,8 @@ bool BlobCache::EvictOldest() {
   return false;
 }
 
-absl::StatusOr<CachedBlob> BlobCache::Download(const Digest& digest, BlobSource& source) {
+absl::StatusOr<CachedBlob> BlobCache::Download(const Digest& digest, BlobSource& source,
+                                               uint64_t bytes) {
   std::error_code error;
   fs::create_directories(dir_, error);
   if (error) return DiskError(dir_, error.value());
@@ -173,18 +175,22 @@ absl::StatusOr<CachedBlob> BlobCache::Download(const Digest& digest, BlobSource&
   Sha256 hash;
   uint64_t got = 0;
   BlobSink sink;
-  sink.begin = [&](uint64_t bytes) -> absl::Status {
-    ASSIGN_OR_RETURN(file, Reserve(temporary, bytes));
+  sink.begin = [&](uint64_t said) -> absl::Status {
+    if (bytes != 0 && said != bytes) {
+      return MakeError(absl::StatusCode::kDataLoss, Reason::kTruncated, "digest", digest.Short(),
+                       absl::StrCat("has ", bytes, " bytes; the source says ", said));
+    }
+    ASSIGN_OR_RETURN(file, Reserve(temporary, said));
     return absl::OkStatus();
   };
-  sink.write = [&](std::string_view bytes) {
-    hash.Update(std::span(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()));
-    got += bytes.size();
+  sink.write = [&](std::string_view piece) {
+    hash.Update(std::span(reinterpret_cast<const uint8_t*>(piece.data()), piece.size()));
+    got += piece.size();
     if (file == nullptr || got > file->bytes()) {
       return MakeError(absl::StatusCode::kDataLoss, Reason::kTruncated, "digest", digest.Short(),
                        "more content came than was said");
     }
-    return file->Write(bytes);
+    return file->Write(piece);
   };
   absl::Status status = source.Fetch(digest, sink);
   if (status.ok() && (file == nullptr || got < file->bytes())) {

@@ -38,10 +38,11 @@ class BlobCache {
   BlobCache(std::filesystem::path dir, uint64_t budget_bytes);
   std::filesystem::path PathOf(const Digest& digest) const;
 
-  // Returns when the content is there. A file of other bytes is replaced. Errors: of the source;
-  // digest_mismatch or truncated when it gave other bytes; RESOURCE_EXHAUSTED with the numbers when
+  // Returns when the content is there. A file of other bytes is replaced. `bytes`: of the content;
+  // 0: not known. Errors: of the source; digest_mismatch or truncated when it gave other bytes, or
+  // names another size (nothing leaves for it); RESOURCE_EXHAUSTED/no_space with the numbers when
   // there is no room, FAILED_PRECONDITION/too_large when there never is; io_error for the disk.
-  absl::StatusOr<CachedBlob> Ensure(const Digest& digest, BlobSource& source);
+  absl::StatusOr<CachedBlob> Ensure(const Digest& digest, BlobSource& source, uint64_t bytes = 0);
   // The content, verified, as pages of its file. NOT_FOUND/io_error when absent; digest_mismatch,
   // or io_error, when it is spoilt, and then it is gone, for Ensure to bring anew.
   absl::StatusOr<HeldBytes> Read(const Digest& digest);
@@ -63,7 +64,7 @@ class BlobCache {
  private:
   // Null when it is not there, or spoilt.
   absl::StatusOr<std::shared_ptr<const BlobFile>> Find(const Digest& digest);
-  absl::StatusOr<CachedBlob> Download(const Digest& digest, BlobSource& source);
+  absl::StatusOr<CachedBlob> Download(const Digest& digest, BlobSource& source, uint64_t bytes);
   // Makes the file of `bytes`, which then count for the budget.
   absl::StatusOr<std::unique_ptr<BlobFile>> Reserve(const std::filesystem::path& temporary,
                                                     uint64_t bytes);

@@ -80,6 +80,18 @@ TEST_F(BlobCacheTest, BadContentLeavesNothing) {
   EXPECT_EQ(GetErrorDetail(status)->reason, Reason::kIoError);
 }
 
+TEST_F(BlobCacheTest, NothingLeavesForASizeThatIsNotTheContents) {
+  BlobCache cache(dir_, 1500);
+  const Digest a = Add('a'), b = Add('b');
+  ASSERT_TRUE(Ensure(cache, a));
+  source_.said_bytes = 1400;
+  const absl::Status wrong = cache.Ensure(b, source_, 1000).status();
+  EXPECT_EQ(GetErrorDetail(wrong)->reason, Reason::kTruncated) << wrong;
+  EXPECT_TRUE(fs::exists(cache.PathOf(a)));
+  source_.said_bytes = 1000;
+  EXPECT_TRUE(cache.Ensure(b, source_, 1000).ok());
+}
+
 TEST_F(BlobCacheTest, TheLeastRecentlyUsedGoes) {
   BlobCache cache(dir_, 3500);
   const Digest a = Add('a'), b = Add('b'), c = Add('c'), d = Add('d');

@@ -41,7 +41,7 @@ absl::Status DiskError(const std::filesystem::path& path, int error) {
   const std::string why = full ? "the disk is full" : std::strerror(error);
   LogWarning(path.string(), ": ", why);
   return MakeError(full ? absl::StatusCode::kResourceExhausted : absl::StatusCode::kUnavailable,
-                   Reason::kIoError, kDiskField, "", why);
+                   full ? Reason::kNoSpace : Reason::kIoError, kDiskField, "", why);
 }
 
 absl::Status CheckTakesFiles(const std::filesystem::path& dir) {
@@ -66,7 +66,7 @@ absl::Status CheckTakesFiles(const std::filesystem::path& dir) {
 
 bool IsDiskError(const absl::Status& status) {
   const auto detail = GetErrorDetail(status);
-  return detail && detail->reason == Reason::kIoError && detail->field == kDiskField;
+  return detail && (detail->field == kDiskField || detail->field == kDiskBudgetField);
 }
 
 absl::StatusOr<std::unique_ptr<BlobFile>> BlobFile::Open(const std::filesystem::path& path) {

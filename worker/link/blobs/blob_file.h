@@ -64,13 +64,16 @@ class DirectoryLock {
   int fd_ = -1;
 };
 
-// io_error, or RESOURCE_EXHAUSTED for a full disk, of `error` (errno). The path is logged: clients
-// hear the error, and where a node keeps its files is not theirs.
+// io_error, or RESOURCE_EXHAUSTED/no_space for a full disk, of `error` (errno). The path is logged:
+// clients hear the error, and where a node keeps its files is not theirs.
 absl::Status DiskError(const std::filesystem::path& path, int error);
 // Whether the directory, which is made where it is not there, takes files: FAILED_PRECONDITION
 // with its path when it doesn't.
 absl::Status CheckTakesFiles(const std::filesystem::path& dir);
-// Whether a DiskError was it, and not a source of content.
+// Of errors that tell of a budget without room.
+constexpr char kDiskBudgetField[] = "disk-cache-bytes";
+// Whether this node's disk was it, which fails or has no room, and not a source of content (the
+// coordinator's disk has other fields).
 bool IsDiskError(const absl::Status& status);
 
 }  // namespace rootstock

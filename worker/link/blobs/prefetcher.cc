@@ -20,11 +20,11 @@ Prefetcher::~Prefetcher() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-void Prefetcher::Start(CommandId id, const Digest& digest) {
+void Prefetcher::Start(CommandId id, const Digest& digest, uint64_t bytes) {
   std::lock_guard lock(mutex_);
   const uint64_t number = ++next_number_;
   outcomes_[id] = {number, std::nullopt};
-  jobs_.push_back({id, digest, number});
+  jobs_.push_back({id, digest, bytes, number});
   if (idle_ < jobs_.size() && threads_.size() < kMostThreads) {
     threads_.emplace_back([this] { Work(); });
   }
@@ -48,18 +48,20 @@ void Prefetcher::ForgetAll() {
   jobs_.clear();
 }
 
-absl::StatusOr<CachedBlob> Prefetcher::Fetch(const Digest& digest) {
+absl::StatusOr<CachedBlob> Prefetcher::Fetch(const Digest& digest, uint64_t bytes) {
   absl::StatusOr<CachedBlob> out;
   for (BlobSource* source : sources_) {
-    out = cache_.Ensure(digest, *source);
-    // A source that says too large a size is none that has the content.
-    const bool full = absl::IsResourceExhausted(out.status());
-    if (out.ok() || (IsDiskError(out.status()) && !full)) return out;
+    out = cache_.Ensure(digest, *source, bytes);
+    // A source that says too large a size is none that has the content; where the size is known,
+    // it is the disk that lacks the room, whoever is asked.
+    const bool doubtful = bytes == 0 && (absl::IsResourceExhausted(out.status()) ||
+                                         absl::IsFailedPrecondition(out.status()));
+    if (out.ok() || (IsDiskError(out.status()) && !doubtful)) return out;
     if (source == sources_.back() || absl::IsNotFound(out.status())) continue;
     LogWarning(digest.Short(), " comes from elsewhere: ", std::string(out.status().message()));
   }
   // What the coordinator's disk has spoilt it takes anew from the object store, once it knows.
-  if (absl::IsDataLoss(out.status())) out = cache_.Ensure(digest, *sources_.back());
+  if (absl::IsDataLoss(out.status())) out = cache_.Ensure(digest, *sources_.back(), bytes);
   return out;
 }
 
@@ -73,7 +75,7 @@ void Prefetcher::Work() {
     const Job job = jobs_.front();
     jobs_.pop_front();
     lock.unlock();
-    absl::StatusOr<CachedBlob> outcome = Fetch(job.digest);
+    absl::StatusOr<CachedBlob> outcome = Fetch(job.digest, job.bytes);
     lock.lock();
     const auto it = outcomes_.find(job.id);
     if (it != outcomes_.end() && it->second.number == job.number) {

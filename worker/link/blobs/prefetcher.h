@@ -21,16 +21,17 @@ class Prefetcher {
  public:
   static constexpr size_t kMostThreads = 64;
 
-  // A source is asked when those before it fail, unless it is this node's disk that does, and the
-  // last one, the coordinator, once more when what it gave was spoilt. `on_done`
-  // is called on a fetching thread after each fetch. Borrowed until destruction, which cancels the
-  // sources.
+  // A source is asked when those before it fail, unless it is this node's disk that does or has no
+  // room for what is known to come, and the last one, the coordinator, once more when what it gave
+  // was spoilt. `on_done` is called on a fetching thread after each fetch. Borrowed until
+  // destruction, which cancels the sources.
   Prefetcher(BlobCache& cache, std::vector<BlobSource*> sources, std::function<void()> on_done);
   ~Prefetcher();
   Prefetcher(const Prefetcher&) = delete;
   Prefetcher& operator=(const Prefetcher&) = delete;
 
-  void Start(CommandId id, const Digest& digest);
+  // `bytes`: of the content; 0: not known.
+  void Start(CommandId id, const Digest& digest, uint64_t bytes = 0);
   // The outcome of a Start, whose lease lives until Forget; nothing while it runs.
   std::optional<absl::StatusOr<CachedBlob>> OutcomeOf(CommandId id) const;
   void Forget(CommandId id);
@@ -42,6 +43,7 @@ class Prefetcher {
   struct Job {
     CommandId id;
     Digest digest;
+    uint64_t bytes;
     uint64_t number;
   };
   struct Outcome {
@@ -49,7 +51,7 @@ class Prefetcher {
     std::optional<absl::StatusOr<CachedBlob>> result;
   };
   void Work();
-  absl::StatusOr<CachedBlob> Fetch(const Digest& digest);
+  absl::StatusOr<CachedBlob> Fetch(const Digest& digest, uint64_t bytes);
 
   BlobCache& cache_;
   const std::vector<BlobSource*> sources_;

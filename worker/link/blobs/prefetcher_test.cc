@@ -94,7 +94,7 @@ class PlainSource : public BlobSource {
 // The outcome of "content" from an object store, then the coordinator.
 absl::StatusOr<CachedBlob> FetchFrom(PlainSource& objects, PlainSource& coordinator,
                                      uint64_t budget = 1 << 20,
-                                     const fs::path& dir = TemporaryDir()) {
+                                     const fs::path& dir = TemporaryDir(), uint64_t bytes = 0) {
   absl::StatusOr<CachedBlob> out;
   {
     BlobCache cache(dir, budget);
@@ -103,7 +103,7 @@ absl::StatusOr<CachedBlob> FetchFrom(PlainSource& objects, PlainSource& coordina
       ++ended;
       ended.notify_all();
     });
-    prefetcher.Start(CommandId(1), Sha256Of("content"));
+    prefetcher.Start(CommandId(1), Sha256Of("content"), bytes);
     ended.wait(0);
     out = *prefetcher.OutcomeOf(CommandId(1));
   }
@@ -187,6 +187,24 @@ TEST(Prefetcher, ADiskThatFailsIsNoReasonToAskAnybody) {
   EXPECT_EQ(got.status().message().find(dir.string()), std::string::npos) << got.status();
   EXPECT_EQ(GetErrorDetail(got.status())->reason, Reason::kIoError);
   EXPECT_EQ(objects.fetches + coordinator.fetches, 0);
+}
+
+// The content's size is known: no source can be blamed for it.
+TEST(Prefetcher, ADiskWithoutRoomForWhatIsKnownToComeAsksOnlyOne) {
+  PlainSource objects(FetchSource::kObject, absl::OkStatus(), "content");
+  PlainSource coordinator(FetchSource::kCoordinator, absl::OkStatus(), "content");
+  const auto got = FetchFrom(objects, coordinator, /*budget=*/3, TemporaryDir(), /*bytes=*/7);
+  EXPECT_EQ(got.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(objects.fetches, 1);
+  EXPECT_EQ(coordinator.fetches, 0);
+}
+
+TEST(Prefetcher, AnObjectOfAnotherSizeComesFromTheCoordinator) {
+  PlainSource objects(FetchSource::kObject, absl::OkStatus(), "contents");
+  PlainSource coordinator(FetchSource::kCoordinator, absl::OkStatus(), "content");
+  const auto got = FetchFrom(objects, coordinator, /*budget=*/100, TemporaryDir(), /*bytes=*/7);
+  ASSERT_TRUE(got.ok()) << got.status();
+  EXPECT_EQ(got->source, FetchSource::kCoordinator);
 }
 
 TEST(Prefetcher, ADiskWithoutRoomIsToldWhoeverHasIt) {
