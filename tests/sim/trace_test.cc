@@ -12,7 +12,7 @@ namespace rootstock {
 namespace {
 
 constexpr int kMany = 1000, kFit = 64, kFew = 8, kSequences = 64, kRequests = 1000;
-constexpr int kSlots = kSequences + kSequences / 8;  // as trace.sh has it
+constexpr int kSlots = kSequences + kSequences * 3 / 16;  // as trace.sh has it
 constexpr int kMinLength = 8, kMaxLength = 64;
 constexpr uint32_t kPageTokens = 4;
 
