@@ -14,8 +14,16 @@ namespace {
 
 namespace cuda = kernels::cuda;
 
-// Adapters of the smaller of two graphs: smaller grids, and kernels for rows that share adapters.
+// Adapters of the smaller graphs: smaller grids, and kernels for rows that share adapters, which
+// half as many adapters as rows do.
 constexpr int kFewGroups = 8;
+std::vector<int> GraphGroups(int rows) {
+  std::vector<int> out = {rows};
+  if (rows > 2 * kFewGroups) out.insert(out.begin(), rows / 2);
+  if (rows > kFewGroups) out.insert(out.begin(), kFewGroups);
+  return out;
+}
+
 constexpr int kMaxGraphRows = cuda::kDecodeTokens;
 // What a token's fully sharded adapter may have on average; more runs without a graph.
 constexpr int kGraphLoraRank = 64;
@@ -43,8 +51,7 @@ std::vector<StepSizes> GraphSizes(const OpsLimits& limits) {
        GraphRows(std::min({limits.max_rows, limits.max_tokens, limits.max_outputs}))) {
     out.push_back({n, n, n, 0, 0, 0});
     for (const uint32_t modules : {kAttentionModules, kEveryModule}) {
-      if (n > kFewGroups) out.push_back({n, n, n, kFewGroups, n, 0, modules});
-      out.push_back({n, n, n, n, n, 0, modules});
+      for (const int groups : GraphGroups(n)) out.push_back({n, n, n, groups, n, 0, modules});
     }
     if (limits.tp_size == 1) continue;
     const int exchange = n * ((kGraphLoraRank + limits.tp_size - 1) / limits.tp_size);
