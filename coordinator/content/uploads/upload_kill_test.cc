@@ -13,7 +13,7 @@
 #include "common/base/status.h"
 #include "coordinator/content/uploads/upload_store.h"
 
-namespace rootstock {
+namespace rootstock::upload_kill {
 namespace {
 
 namespace fs = std::filesystem;
@@ -120,4 +120,4 @@ TEST(UploadKill, LosesNothingAcknowledgedAndGoesOn) {
 }
 
 }  // namespace
-}  // namespace rootstock
+}  // namespace rootstock::upload_kill
