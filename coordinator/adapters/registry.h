@@ -73,7 +73,8 @@ struct PinnedContent {
 //
 // Where a call takes a version, 0 means the newest active one. Unknown and foreign names are
 // NOT_FOUND/unknown_model in the same words; an alias where an adapter is wanted is
-// INVALID_ARGUMENT. INTERNAL or RESOURCE_EXHAUSTED/io_error when the disk fails or is full.
+// INVALID_ARGUMENT. INTERNAL/io_error when the disk fails, RESOURCE_EXHAUSTED/no_space when it is
+// full.
 class Registry {
  public:
   // Raises the incarnation durably. ALREADY_EXISTS/name_taken when an adapter or alias has the

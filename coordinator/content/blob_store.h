@@ -44,7 +44,7 @@ class BlobStore {
   // object store too. With an object store that is new here, all blobs on disk are put there first.
   absl::Status Open(const std::set<Digest>& keep);
   // Durable when it returns, in the object store too. RESOURCE_EXHAUSTED / quota when the budget
-  // has no room and no object store stands behind it, / io_error for a full disk; INTERNAL /
+  // has no room and no object store stands behind it, / no_space for a full disk; INTERNAL /
   // io_error; the object store's errors. Each leaves nothing behind.
   absl::Status Put(const Digest& digest, const std::string& bytes);
   // Positioned at its first byte. What the disk lacks or holds spoilt is fetched from the object

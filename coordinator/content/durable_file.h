@@ -9,7 +9,7 @@
 
 namespace rootstock {
 
-// RESOURCE_EXHAUSTED for a full disk, else INTERNAL; both io_error.
+// RESOURCE_EXHAUSTED/no_space for a full disk, else INTERNAL/io_error.
 absl::Status StoreError(const std::filesystem::path& file, int error);
 
 absl::Status SyncDirectory(const std::filesystem::path& directory);

@@ -71,6 +71,7 @@ TEST(Request, EachBadFieldIsNamedWithItsValue) {
       {[](auto& r) { r.token_ids = std::vector<int32_t>{-1}; }, "token_ids=-1: "},
       {[](auto& r) { r.text = "both"; }, "prompt: exactly one"},
       {[](auto& r) { r.token_ids.reset(); }, "prompt: exactly one"},
+      {[](auto& r) { r.request_id = std::string(257, 'x'); }, "request_id=xx"},
       {[](auto& r) { r.tenant = ""; }, "tenant: "},
       {[](auto& r) { r.tenant = "a\nb\x1b[31m"; }, "tenant=a"},
   };

@@ -11,8 +11,6 @@
 namespace rootstock {
 namespace {
 
-constexpr size_t kMaxRequestIdBytes = 128;
-
 std::string DrawRequestId() {
   std::random_device device;
   std::string id = "req-";
@@ -73,10 +71,6 @@ v1::FinishReason ToProto(FinishReason reason) {
 
 absl::StatusOr<GenerateRequest> FromProto(const v1::GenerateRequest& in) {
   GenerateRequest out;
-  if (in.request_id().size() > kMaxRequestIdBytes) {
-    return InvalidField(Reason::kInvalidArgument, "request_id", in.request_id(),
-                        absl::StrCat("at most ", kMaxRequestIdBytes, " bytes"));
-  }
   out.request_id = in.request_id().empty() ? DrawRequestId() : in.request_id();
   if (!in.tenant().empty()) out.tenant = in.tenant();
   out.model = in.model();

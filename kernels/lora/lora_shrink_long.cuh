@@ -20,7 +20,6 @@ constexpr int kLongThreads = 2 * kLongMembers;
 constexpr int kLongStep = 64;              // inputs of a stage: 128 bytes a row
 constexpr int kLongRingBytes = 108 << 10;  // two blocks an SM
 constexpr int kLongMaxRanks = 192;         // of a pass
-constexpr int kLongMaxCluster = 8;
 constexpr int kLongRowsAtOnce = kLongThreads / 8;
 constexpr int kLongSharedBytes = kLongRingBytes + (kLongMembers + kLongMaxRanks) * 4;
 constexpr uint32_t kNoRow = ~0u;

@@ -53,11 +53,13 @@ run_tests() {
   PYTHONPATH=$root/deploy/models "$python" -c \
     'import smollm2 as s, sys; sys.exit(not s.is_complete(s.cache_target()))' ||
     only=(-k tiny -k fully -k replicated -k auto -k lost)
-  for name in golden sharding faults; do
-    part "tests-$name" env -C "$root/tests/integration" \
-      "$python" -m unittest -v "${name}_$suite" "${only[@]}" &
+  unit() { env -C "$root/tests/integration" "$python" -m unittest -v "$@"; }
+  for name in golden sharding; do
+    part "tests-$name" unit "${name}_$suite" "${only[@]}" &
     jobs+=($!)
   done
+  part tests-faults unit "faults_$suite" &
+  jobs+=($!)
   for job in "${jobs[@]}"; do wait "$job" || failed=1; done
   [ "$device" != cuda ] || part tests-group "$build/gpu_tests/worker_group_gpus_test"
 }
