@@ -51,6 +51,7 @@ absl::Status TestGroup::CreateRank(int tp_rank, const std::filesystem::path& mod
   } else {
     rank.backend = MakeCpuBackend(options_.threads);
   }
+  if (options_.change_backend) options_.change_backend(rank.backend);
   Device& device = *rank.backend.device;
   rank.communicator = std::make_unique<ThreadCommunicator>(threads_, tp_rank);
   LoadOptions load;

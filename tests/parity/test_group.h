@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <random>
@@ -39,7 +40,8 @@ struct GroupOptions {
   uint32_t page_tokens = 16;
   uint32_t num_pages = 400;
   int max_tokens = 512;
-  uint32_t seed = 1;  // of page choice
+  uint32_t seed = 1;                             // of page choice
+  std::function<void(Backend&)> change_backend;  // of each rank, before it makes anything
 };
 
 struct TestRequest {
