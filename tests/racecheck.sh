@@ -27,6 +27,7 @@ prefill128 kernels_attention_cuda_test FewAttentionLaunches.PrefillOfHeads128
 sampler kernels_sampler_cuda_test FewSamplerLaunches.*
 lora kernels_lora_cuda_test Decode/LoraCudaTest.*/31:Decode/LoraCudaTest.*/61:Decode/LoraCudaTest.*/66
 lora_long kernels_lora_cuda_test Long/LoraCudaTest.*/28:Long/LoraCudaTest.*/38
+lora_stream kernels_lora_cuda_test Long/LoraCudaTest.*/32
 lora_gemm kernels_linear_lora_cuda_test FewLoraLinearLaunches.Shrinks
 lora_gated kernels_linear_lora_cuda_test FewLoraLinearLaunches.Expands
 prefill kernels_prefill_cuda_test Shapes/PrefillLinearShapeTest.*/1
@@ -39,7 +40,7 @@ norm_long kernels_norm_cuda_test Long/NormCudaTest.Adds*/16
 rope kernels_rope_cuda_test Any/RopeCudaTest.Rotates*/31:Any/RopeCudaTest.Rotates*/61:Any/RopeCudaTest.Rotates*/66
 rope_long kernels_rope_cuda_test Long/RopeCudaTest.Rotates*/8
 silu kernels_activation_cuda_test Any/SiluCudaTest.*/25:Any/SiluCudaTest.*/49:Any/SiluCudaTest.*/53
-silu_long kernels_activation_cuda_test Long/SiluCudaTest.*/12
+silu_long kernels_activation_cuda_test Long/SiluCudaTest.*/12:Long/SiluCudaTest.*/13
 upload kernels_upload_cuda_test UploadCudaTest.*-*.DoesNotWait*
 CASES
 }
