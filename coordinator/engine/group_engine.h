@@ -185,7 +185,6 @@ class GroupEngine {
   void ReserveLoads();
   // Those that `may_run` refuses keep their place in line and get no rows.
   SchedulerView MakeView(const std::function<bool(const Sequence&)>& may_run);
-  std::unordered_set<const Sequence*> SitOut(const std::function<bool(const Sequence&)>& may_run);
   Decision ScheduleApart();
   Decision Decide();
 
@@ -222,7 +221,7 @@ class GroupEngine {
   std::vector<SequenceSlot> free_slots_;
   std::vector<SequenceSlot> to_release_;
   std::vector<Sequence*> view_running_, view_waiting_;
-  Order view_turn_ = 0, decode_turn_ = 0;  // the last decode of a view's step, of the last sent
+  Order decode_turn_ = 0;  // of the last step sent
   std::map<Digest, AdapterFootprint> wanted_pins_;
   uint32_t wanted_pin_pages_ = 0;
   std::set<Digest> pinned_;  // of the wanted ones, and of those before, that took effect

@@ -25,28 +25,10 @@ void GroupEngine::ReserveLoads() {
   Publish();
 }
 
-// Of the decodes, when there are more than a step takes: those whose turn it is not. A step begins
-// behind the one that came last in the step before.
-std::unordered_set<const Sequence*> GroupEngine::SitOut(
-    const std::function<bool(const Sequence&)>& may_run) {
-  const size_t most = config_.pool.max_decode_rows;
-  view_turn_ = decode_turn_;
-  if (most == 0 || running_.size() <= most) return {};
-  std::vector<const Sequence*> decodes;  // by order
-  for (const Sequence* s : running_) {
-    if (s->wants_rows() && s->length() == s->computed + 1 && may_run(*s)) decodes.push_back(s);
-  }
-  if (decodes.size() <= most) return {};
-  const auto first = std::find_if(decodes.begin(), decodes.end(),
-                                  [this](const Sequence* s) { return s->order() > decode_turn_; });
-  std::rotate(decodes.begin(), first, decodes.end());
-  view_turn_ = decodes[most - 1]->order();
-  return {decodes.begin() + static_cast<long>(most), decodes.end()};
-}
-
 SchedulerView GroupEngine::MakeView(const std::function<bool(const Sequence&)>& may_run) {
   SchedulerView view;
   view.limits = {.max_num_seqs = config_.limits.max_num_seqs,
+                 .max_decode_rows = config_.pool.max_decode_rows,
                  .max_num_batched_tokens = config_.limits.max_num_batched_tokens,
                  .page_tokens = config_.report.geometry.page_tokens};
   view.floors = floors_;
@@ -55,9 +37,9 @@ SchedulerView GroupEngine::MakeView(const std::function<bool(const Sequence&)>& 
   view.free_pages = pages_.free_pages();
   view.free_for_loads = pages_.free_for_loads();
   view.free_slots = static_cast<uint32_t>(free_slots_.size());
+  view.decode_turn = decode_turn_;
   adapters_.FillView(view);
   view_running_ = running_;
-  const std::unordered_set<const Sequence*> sit_out = SitOut(may_run);
   for (const Sequence* s : view_running_) {
     uint32_t freeable = 0;
     for (const PageId page : s->pages) freeable += pages_.references(page) == 1;
@@ -70,7 +52,7 @@ SchedulerView GroupEngine::MakeView(const std::function<bool(const Sequence&)>& 
                             .preemptible = more,
                             .token_bytes = s->prompt_token_bytes(),
                             .solo = s->deaths >= 2,
-                            .barred = !may_run(*s) || sit_out.contains(s)});
+                            .barred = !may_run(*s)});
   }
   view_waiting_.clear();
   uint32_t barred_left = std::max(1u, config_.limits.max_num_seqs / kBarredShare);
