@@ -86,7 +86,8 @@ TEST(EngineRetirement, WhatHasANameAgainStaysWhenTheLastOfBeforeEnds) {
 TEST(EngineRetirement, F2WhatLostItsNameWhileTheGroupWasAwayLeavesItsDisks) {
   World world;
   FakeGroup& group = world.AddGroup("g");
-  const Digest kept = world.Add("kept"), gone = world.Add("gone");
+  const Digest kept = world.Add("kept");
+  world.Add("gone");
   for (const char* name : {"kept", "gone"}) world.Generate(World::Ask(name, {5, 6}, 3));
   world.Settle();
   group.Die();

@@ -74,11 +74,15 @@ TEST(EngineSteps, MoreSequencesThanDecodeRowsTakeTurns) {
     for (const PlanRow& row : group.log[step].rows) {
       if (!row.tokens.empty()) continue;
       ++decodes;
-      if (step > 6 && step < before) EXPECT_LE(step - last[row.slot.value], 3u) << step;
+      if (step > 6 && step < before) {
+        EXPECT_LE(step - last[row.slot.value], 3u) << step;
+      }
       last[row.slot.value] = step;
     }
     EXPECT_LE(decodes, 2u);
-    if (step > 6 && step < before) EXPECT_EQ(decodes, 2u);
+    if (step > 6 && step < before) {
+      EXPECT_EQ(decodes, 2u);
+    }
   }
   sent.push_back(late);
   for (const World::Sent& s : sent) world.ExpectRight(s);

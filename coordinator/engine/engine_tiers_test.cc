@@ -273,8 +273,12 @@ TEST(EngineTiers, UnderPressurePagesAreFreeBeforeALoadAsksForThem) {
   for (int i = 0; i < 60; ++i) world.Add("b" + std::to_string(i));
   for (int i = 0; i < 60; ++i) {
     use(i);
-    if (i < 10) EXPECT_EQ(group.drops, 0u);
-    if (i >= 30) EXPECT_GE(world.StatusOf("g").pages_free, 2u) << i;
+    if (i < 10) {
+      EXPECT_EQ(group.drops, 0u);
+    }
+    if (i >= 30) {
+      EXPECT_GE(world.StatusOf("g").pages_free, 2u) << i;
+    }
   }
   EXPECT_GT(group.drops, 20u);
   const uint64_t drops = group.drops;

@@ -182,7 +182,9 @@ TEST(LoraLinearChainCudaTest, AChainReadsWhatWasWrittenAhead) {
       if (!rides) LoraShrink(step, product.adapters().targets(), args.x, 13, nullptr);
       LoraExpand(step, product.adapters().targets(), 4096, args.out, 13, nullptr);
       EXPECT_EQ(cudaSuccess, CopyLate(args.out, x.get(), x.size(), nullptr));
-      if (!rides) EXPECT_EQ(cudaSuccess, cudaDeviceSynchronize());
+      if (!rides) {
+        EXPECT_EQ(cudaSuccess, cudaDeviceSynchronize());
+      }
     }
     EXPECT_EQ(cudaSuccess, cudaDeviceSynchronize());
     return x.Get();

@@ -90,11 +90,11 @@ std::unique_ptr<StreamLinear> StreamLinear::Create(std::string* error) {
     return nullptr;
   }
   for (int token_rows : {8, 16, 32, 64}) {
-    for (const auto [blocks, form] : {std::pair(1, StreamForm::kAny),
-                                      {2, StreamForm::kAny},
-                                      {4, StreamForm::kAny},
-                                      {4, StreamForm::kWhole},
-                                      {4, StreamForm::kGated}}) {
+    for (const auto& [blocks, form] : {std::pair(1, StreamForm::kAny),
+                                       {2, StreamForm::kAny},
+                                       {4, StreamForm::kAny},
+                                       {4, StreamForm::kWhole},
+                                       {4, StreamForm::kGated}}) {
       const Kernel kernel = Pick(token_rows, blocks, form);
       if (kernel == nullptr) continue;
       if (failed(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,

@@ -112,7 +112,9 @@ TEST(LoraCudaTest, BehindTheGemmItReadsWhatWasWrittenAheadOfTheGemm) {
       EXPECT_EQ(linear->Run(args, nullptr), "");
       LoraShrink(c.step(), targets, args.x, kTokens, nullptr, args.shares);
       LoraExpand(c.step(), targets, kWidth, args.out, kTokens, nullptr);
-      if (!beside) EXPECT_EQ(cudaSuccess, cudaDeviceSynchronize());
+      if (!beside) {
+        EXPECT_EQ(cudaSuccess, cudaDeviceSynchronize());
+      }
     }
     EXPECT_EQ(cudaSuccess, cudaDeviceSynchronize());
     return Decode(Type::kBF16, out[0].Get());

@@ -112,7 +112,9 @@ TEST_F(TraceSim, ManyAdaptersServeAsMuchAndAlmostAsSoonAsAFew) {
   for (const double alpha : {1.0, 0.3}) {
     const uint64_t loads = group_->loads;
     const Run many = Play(Trace(kMany, alpha, 1, 1), kStreams);
-    if (alpha == 1) EXPECT_GT(group_->loads - loads, kRequests * 8 / 10);
+    if (alpha == 1) {
+      EXPECT_GT(group_->loads - loads, kRequests * 8 / 10);
+    }
     EXPECT_GE(many.rate / few.rate, 0.95) << alpha;
     std::printf("alpha %.1f: saturation %.3f of %.1f req/s\n", alpha, many.rate / few.rate,
                 few.rate);

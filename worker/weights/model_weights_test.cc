@@ -196,7 +196,9 @@ TEST(PeersTest, ARankThatFailsEndsTheLoadsOfAll) {
     EXPECT_FALSE(loaded[1].ok());
     for (const int rank : {0, 2}) {
       EXPECT_EQ(loaded[rank].ok(), others);
-      if (!others) EXPECT_EQ(loaded[rank].status(), loaded[1].status());
+      if (!others) {
+        EXPECT_EQ(loaded[rank].status(), loaded[1].status());
+      }
     }
   }
 }
