@@ -1,8 +1,6 @@
 // The registry when its process, its power or its disk goes away in the middle of a write.
 #include <fcntl.h>
-#include <signal.h>
 #include <sqlite3.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <fstream>
@@ -16,6 +14,7 @@
 #include "coordinator/adapters/testing/faulty_vfs.h"
 #include "coordinator/adapters/testing/registry_model.h"
 #include "coordinator/adapters/testing/scratch.h"
+#include "coordinator/content/kill_fixture.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -52,33 +51,8 @@ std::string ReadAll(const fs::path& file) {
 
 // How many changes were acknowledged before the kill, which comes at some moment.
 size_t KillWhileItRuns(const fs::path& data, uint32_t seed, std::mt19937& random) {
-  int ends[2];
-  EXPECT_EQ(pipe(ends), 0);
-  const pid_t child = fork();
-  if (child < 0) {  // kill(-1) would end everybody
-    ADD_FAILURE() << "fork failed";
-    close(ends[0]);
-    close(ends[1]);
-    return 0;
-  }
-  if (child == 0) {
-    close(ends[0]);
-    RunUntilKilled(data, seed, ends[1]);
-  }
-  close(ends[1]);
-  size_t count = 0;
-  char byte = 0;
-  const size_t enough = 1 + random() % 40;
-  while (count < enough && read(ends[0], &byte, 1) == 1) ++count;
-  // Anywhere in the next change: it takes some tens of microseconds to milliseconds.
-  for (uint32_t spin = random() % 200'000; spin > 0; --spin) asm volatile("");
-  kill(child, SIGKILL);
-  int status = 0;
-  EXPECT_EQ(waitpid(child, &status, 0), child);
-  EXPECT_TRUE(WIFSIGNALED(status));
-  while (read(ends[0], &byte, 1) == 1) ++count;
-  close(ends[0]);
-  return count;
+  return KillWhileItWorks([&](int end) { RunUntilKilled(data, seed, end); }, 1 + random() % 40,
+                          random);
 }
 
 TEST(RegistryCrash, F12AKillLosesNothingAcknowledgedAndHalvesNothing) {

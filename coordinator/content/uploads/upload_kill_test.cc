@@ -1,7 +1,5 @@
 // kill -9 in the midst of an upload: no byte that was acknowledged is lost, none is made up.
 #include <gtest/gtest.h>
-#include <signal.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +9,7 @@
 #include <sstream>
 
 #include "common/base/status.h"
+#include "coordinator/content/kill_fixture.h"
 #include "coordinator/content/uploads/upload_store.h"
 
 namespace rootstock::upload_kill {
@@ -71,32 +70,8 @@ absl::Status SendAll(UploadStore& store, size_t upload, const std::function<void
 
 // How many calls had succeeded before the kill, which comes at some moment.
 size_t KillWhileItSends(const fs::path& dir, std::mt19937& random) {
-  int ends[2];
-  EXPECT_EQ(pipe(ends), 0);
-  const pid_t child = fork();
-  if (child < 0) {  // kill(-1) would end everybody
-    ADD_FAILURE() << "fork failed";
-    close(ends[0]);
-    close(ends[1]);
-    return 0;
-  }
-  if (child == 0) {
-    close(ends[0]);
-    SendUntilKilled(dir, ends[1]);
-  }
-  close(ends[1]);
-  size_t count = 0;
-  char byte = 0;
-  const size_t enough = 1 + random() % (3 * kTold);
-  while (count < enough && read(ends[0], &byte, 1) == 1) ++count;
-  for (uint32_t spin = random() % 200'000; spin > 0; --spin) asm volatile("");
-  kill(child, SIGKILL);
-  int status = 0;
-  EXPECT_EQ(waitpid(child, &status, 0), child);
-  EXPECT_TRUE(WIFSIGNALED(status));
-  while (read(ends[0], &byte, 1) == 1) ++count;
-  close(ends[0]);
-  return count;
+  return KillWhileItWorks([&](int end) { SendUntilKilled(dir, end); }, 1 + random() % (3 * kTold),
+                          random);
 }
 
 TEST(UploadKill, LosesNothingAcknowledgedAndGoesOn) {
