@@ -152,6 +152,13 @@ TEST(FewLoraLinearLaunches, Shrinks) {
   ExpectShrinks(linear.get(), 13, Mix::kMixedRanks, {2048, 1032, 1});
 }
 
+TEST(FewLoraLinearLaunches, ShrinksOfManyRows) {
+  std::string error;
+  const std::unique_ptr<Linear> linear = MakeLinear(&error);
+  ASSERT_NE(linear, nullptr) << error;
+  ExpectShrinks(linear.get(), 24, Mix::kMixedRanks, {2048, 1032, 1});
+}
+
 TEST(FewLoraLinearLaunches, Expands) {
   std::string error;
   const std::unique_ptr<Linear> linear = MakeLinear(&error);

@@ -1,6 +1,7 @@
 // Few and small launches, for tools under which a launch takes seconds: see tests/racecheck.sh.
 #include <gtest/gtest.h>
 
+#include "kernels/activation/activation_cuda.h"
 #include "kernels/linear/cuda_test_data.h"
 #include "kernels/linear/plain_cuda.h"
 #include "kernels/linear/stream_cuda.h"
@@ -41,6 +42,25 @@ INSTANTIATE_TEST_SUITE_P(
                     FewCase{8, 64, 512, {64, 2}, {.stage_boxes = 2, .max_stages = 2}},
                     FewCase{50, 136, 712, {136, 2}, {.stage_boxes = 1, .x_boxes = 2, .pace = 1}},
                     FewCase{64, 64, 1024, {64, 4}, {.stage_boxes = 1, .max_stages = 3}}));
+
+// silu(gate) · up of tiles that end inside an instruction.
+TEST(FewGatedLinearLaunches, HaveTheBitsOfTheirParts) {
+  constexpr int kM = 33, kHalf = 8512;
+  std::string error;
+  const std::unique_ptr<StreamLinear> stream = StreamLinear::Create(&error);
+  ASSERT_NE(stream, nullptr) << error;
+  TestCase c(Type::kBF16, Type::kBF16, kM, 2 * kHalf, /*k=*/72, /*biased=*/false);
+  ASSERT_EQ(stream->Run(c.args, nullptr), "");
+  const Buffer want(size_t{2} * kM * kHalf), got(size_t{2} * kM * kHalf);
+  SiluMul({Type::kBF16, c.out.get(), kHalf, kM, want.get()}, {}, {}, nullptr);
+  LinearArgs gated = c.args;
+  gated.gated = true;
+  gated.out = got.get();
+  ASSERT_TRUE(StreamLinear::Gates(gated));
+  ASSERT_EQ(stream->Run(gated, nullptr), "");
+  EXPECT_EQ(
+      Compare(Type::kBF16, got.get(), Type::kBF16, want.get(), size_t{1} * kM * kHalf).relative, 0);
+}
 
 }  // namespace
 }  // namespace rootstock::kernels::cuda

@@ -128,6 +128,12 @@ INSTANTIATE_TEST_SUITE_P(Few, NormCudaTest,
                                           testing::Values(Shape{1, 4104, 4096},
                                                           Shape{7, 18440, 5120}, Shape{3, 96, 8192},
                                                           Shape{8, 64, 192})));
+// More tokens than rows of their own are for, fewer than the long kernel's.
+INSTANTIATE_TEST_SUITE_P(
+    Middle, NormCudaTest,
+    testing::Combine(testing::Values(Type::kBF16),
+                     testing::Values(Mix::kIdentical, Mix::kMixedRanks, Mix::kStacked),
+                     testing::Values(Shape{67, 96, 192}, Shape{256, 512, 4096})));
 INSTANTIATE_TEST_SUITE_P(
     Long, NormCudaTest,
     testing::Combine(testing::Values(Type::kF32, Type::kBF16),
