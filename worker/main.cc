@@ -72,10 +72,8 @@ absl::StatusOr<int> Serve(const WorkerOptions& options, GroupBus& bus, Metrics& 
   WorkerMetrics worker_metrics(
       metrics, bus.tp_rank(),
       {plan->cuda ? hello.rank.device : "", hello.rank.host, options.group, hello.rank.build});
-  const auto on_loss = [&guard, &worker_metrics](const GroupLoss& loss) {
-    worker_metrics.CountLoss(loss);
-    EndGroup(*guard, loss.why);
-  };
+  const auto on_loss =
+      worker_metrics.OnLoss([&guard](const std::string& why) { EndGroup(*guard, why); });
   guard = std::make_unique<GroupGuard>(PeersOnHost(group.info, bus.tp_rank()), &EndGroup);
   const std::chrono::seconds patience(options.step_timeout);
   auto communicator = MakeCommunicator(

@@ -90,6 +90,32 @@ class BenchTest(unittest.TestCase):
                                                   reason="pressure"), 0)
                 self.assertGreater(cluster.metric("adapter_lookup_total", result="device_hit"), 0)
 
+    def test_a_trace_at_a_rate_is_its_seeds(self):
+        with rig.Cluster(rig.CASES / "models/tiny-llama") as cluster:
+            cluster.start_group(1)
+            for name in ADAPTERS:
+                cluster.register(name, name)
+
+            def trace(seed):
+                before = cluster.metric("output_tokens_total", tenant_class="default")
+                done = subprocess.run(
+                    [rig.BIN / "lora-bench", "trace", "--address", cluster.address,
+                     *[flag for name in ADAPTERS for flag in ("--name", name)], "--resident", "1",
+                     "--alpha", "1", "--cv", "1", "--streams", "2", "--requests", "12", "--rounds",
+                     "1", "--min-length", "4", "--max-length", "60", "--first-id", "5", "--last-id",
+                     "200", "--rate", "200", "--seed", str(seed)],
+                    capture_output=True, text=True, check=False, timeout=110)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                cases = [result["case"] for result in json.loads(done.stdout)]
+                return cases, cluster.metric("output_tokens_total", tenant_class="default") - before
+
+            cases, tokens = trace(42)
+            self.assertEqual(len(cases), 5, cases)
+            self.assertFalse([case for case in cases if "saturation" in case])
+            self.assertIn("p99 first token at 200 req/s", cases[-1])
+            self.assertEqual(trace(42), (cases, tokens))
+            self.assertNotEqual(trace(43)[1], tokens)
+
     def test_a_step_with_adapters_wants_some(self):
         done = subprocess.run(
             [rig.BIN / "lora-bench", "step", "--model", rig.CASES / "models/tiny-llama", "--dummy",

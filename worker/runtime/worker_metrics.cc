@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 namespace rootstock {
 namespace {
@@ -115,6 +116,14 @@ void WorkerMetrics::MakeLossFamilies(Metrics& m) {
                             "Waits that took too long: for a step, in a kernel of ours, or for "
                             "another rank's host between steps.",
                             {{"tp_rank", {tp_rank_}}, {"phase", {"step", "wait", "idle"}}});
+}
+
+std::function<void(const GroupLoss&)> WorkerMetrics::OnLoss(
+    std::function<void(const std::string& why)> end) const {
+  return [this, end = std::move(end)](const GroupLoss& loss) {
+    CountLoss(loss);
+    end(loss.why);
+  };
 }
 
 void WorkerMetrics::CountLoss(const GroupLoss& loss) const {

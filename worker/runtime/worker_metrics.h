@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -20,7 +21,7 @@ struct WorkerFacts {
   std::string product;  // name and version of this build
 };
 
-// Fed by the step thread after each command. *Step thread only, but for CountLoss.*
+// Fed by the step thread after each command. *Step thread only, but for OnLoss.*
 class WorkerMetrics {
  public:
   WorkerMetrics(Metrics& metrics, int tp_rank, const WorkerFacts& facts);
@@ -34,10 +35,13 @@ class WorkerMetrics {
   void ObserveTick(const CollectiveStats& stats);
   // What loads did since the last call.
   void ObserveLoads(const LoadStats& stats);
-  // Of a rank on a GPU, before its process ends. *Thread-safe.*
-  void CountLoss(const GroupLoss& loss) const;
+  // For whom notices that the group is lost: counts it, on a GPU, and calls `end`, which may not
+  // return. *Thread-safe.*
+  std::function<void(const GroupLoss&)> OnLoss(
+      std::function<void(const std::string& why)> end) const;
 
  private:
+  void CountLoss(const GroupLoss& loss) const;
   void MakeLossFamilies(Metrics& metrics);
   void CountLora(const char* kernel, const LoraKernelStats& stats);
 

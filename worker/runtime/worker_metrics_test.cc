@@ -9,6 +9,7 @@
 namespace rootstock {
 namespace {
 
+using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Not;
 
@@ -57,10 +58,19 @@ TEST(WorkerMetrics, ALostGroupIsCountedByWhatToldOfIt) {
                            R"(watchdog_fired_total{phase="step",tp_rank="1"} 0)"}) {
     EXPECT_THAT(on_gpu.Text(), HasSubstr(line));
   }
-  gpu.CountLoss({Cause::kLateStep, "late"});
-  gpu.CountLoss({Cause::kStalledWait, "stalled"});
-  gpu.CountLoss({Cause::kLatePeer, "late"});
-  gpu.CountLoss({Cause::kNcclError, "remote", "remote_error"});
+  // What ends the group comes behind the count, for it ends this process too.
+  std::vector<std::string> ends;
+  const auto on_loss = gpu.OnLoss([&](const std::string& why) {
+    ends.push_back(why);
+    if (why == "late") {
+      EXPECT_THAT(on_gpu.Text(), HasSubstr(R"(watchdog_fired_total{phase="step",tp_rank="1"} 1)"));
+    }
+  });
+  on_loss({Cause::kLateStep, "late"});
+  on_loss({Cause::kStalledWait, "stalled"});
+  on_loss({Cause::kLatePeer, "late peer"});
+  on_loss({Cause::kNcclError, "remote", "remote_error"});
+  EXPECT_THAT(ends, ElementsAre("late", "stalled", "late peer", "remote"));
   for (const char* line : {R"(nccl_aborts_total{code="stall",tp_rank="1"} 2)",
                            R"(nccl_aborts_total{code="remote_error",tp_rank="1"} 1)",
                            R"(nccl_async_errors_total{code="remote_error",tp_rank="1"} 1)",
@@ -70,7 +80,8 @@ TEST(WorkerMetrics, ALostGroupIsCountedByWhatToldOfIt) {
     EXPECT_THAT(on_gpu.Text(), HasSubstr(line));
   }
   WorkerMetrics cpu(on_cpu, 0, {"", "n", "g", "rootstock 0"});
-  cpu.CountLoss({Cause::kLateStep, "late"});
+  cpu.OnLoss([&](const std::string& why) { ends.push_back(why); })({Cause::kLateStep, "of a CPU"});
+  EXPECT_EQ(ends.back(), "of a CPU");
   EXPECT_THAT(on_cpu.Text(), Not(HasSubstr("nccl")));
 }
 
