@@ -27,6 +27,11 @@ std::string Today() {
 
 }  // namespace
 
+std::vector<BenchResult> CeilingResults(const Ceilings& ceilings) {
+  return {{"", kReadBandwidthCase, ceilings.read_bytes_per_us / 1e6, 0, "higher", "TB/s"},
+          {"", kGemmRateCase, ceilings.flops_per_us / 1e6, 0, "higher", "TFLOP/s"}};
+}
+
 double Quantile(std::vector<double> values, double q) {
   if (values.empty()) return 0;
   std::sort(values.begin(), values.end());

@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/perf/gpu_ceilings.h"
+
 namespace rootstock {
 
 struct BenchResult {
@@ -14,6 +16,9 @@ struct BenchResult {
   std::string better;  // "lower" or "higher"
   std::string unit;    // "ms", "ratio"
 };
+
+// For the record.
+std::vector<BenchResult> CeilingResults(const Ceilings& ceilings);
 
 // Sorts a copy; q in [0, 1].
 double Quantile(std::vector<double> values, double q);

@@ -35,7 +35,7 @@ class SiteBench {
         tokens_(tokens),
         layers_(layers),
         slab_(slab),
-        site_(kind, tokens, layers, &linear),
+        site_(cuda::k8B, kind, tokens, layers, &linear),
         base_us_(MicrosecondsEach(layers,
                                   [&](int layer, cudaStream_t s) {
                                     const std::string error = site_.Gemm(layer, s);

@@ -9,14 +9,9 @@
 #include "kernels/linear/cuda_bench.h"
 #include "kernels/linear/linear_cuda.h"
 #include "tests/perf/bench_report.h"
+#include "tests/perf/gpu_ceilings.h"
 
 namespace rootstock {
-
-// Of this GPU, measured.
-struct Ceilings {
-  double read_bytes_per_us = 0;
-  double flops_per_us = 0;
-};
 
 // One more node in a graph, on an H200.
 inline constexpr double kGraphNodeUs = 0.95;

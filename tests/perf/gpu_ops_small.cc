@@ -156,11 +156,11 @@ void BenchNorms(const Ceilings& ceilings, cuda::Linear& linear, std::vector<Benc
   const Kind kinds[] = {
       {cuda::SiteKind::kO, "residual + norm", 4096 * (4.0 + 4.0 + 2.0 + 2.0)},
       {cuda::SiteKind::kQkv, "rope + KV write", 2.0 * (2 * 6144)},
-      {cuda::SiteKind::kGateUp, "silu * mul", 2.0 * 3 * cuda::kFfn},
+      {cuda::SiteKind::kGateUp, "silu * mul", 2.0 * 3 * cuda::k8B.ffn},
   };
   for (const int tokens : {1, 64, 2048, 8192}) {
     for (const Kind& kind : kinds) {
-      cuda::BenchSite site(kind.site, tokens, 1, &linear);
+      cuda::BenchSite site(cuda::k8B, kind.site, tokens, 1, &linear);
       const double us = MicrosecondsEach(16, [&](int, cudaStream_t stream) {
         site.Consume({}, {}, stream);
         return std::string();

@@ -1,74 +1,21 @@
 #include "tests/perf/step_bench.h"
 
 #include <algorithm>
-#include <charconv>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "common/base/status.h"
+#include "tests/perf/gpu_ceilings.h"
+#include "tests/perf/ranks.h"
+#include "tests/perf/step_cases.h"
+#include "worker/parallel/node.h"
 
 namespace rootstock {
 namespace {
-
-constexpr double kH200ReadBytesPerSecond = 4.39e12;
-constexpr double kH200FlopsPerSecond = 8.04e14;  // of a bf16 product of 8192³
-
-absl::StatusOr<StepCase> ParseCase(const std::string& text) {
-  StepCase out;
-  const char* end = text.data() + text.size();
-  const auto rows = std::from_chars(text.data(), end, out.rows);
-  if (rows.ec == std::errc() && rows.ptr != end && *rows.ptr == 'x') {
-    const auto adapters = std::from_chars(rows.ptr + 1, end, out.adapters);
-    if (adapters.ec == std::errc() && adapters.ptr == end && out.rows > 0 && out.adapters >= 0) {
-      return out;
-    }
-  }
-  return InvalidField(Reason::kConfigInvalid, "case", text, "must be ROWSxADAPTERS");
-}
-
-absl::StatusOr<std::vector<int>> ParseLoraRanks(const std::string& text) {
-  std::vector<int> out;
-  for (const absl::string_view part : absl::StrSplit(text, ',', absl::SkipEmpty())) {
-    int lora_rank = 0;
-    if (!absl::SimpleAtoi(part, &lora_rank) || lora_rank < 1 || lora_rank > 256) {
-      return InvalidField(Reason::kConfigInvalid, "lora-rank", text, "must be 1 to 256 each");
-    }
-    out.push_back(lora_rank);
-  }
-  return out;
-}
-
-// With the base beside each case, and each lora_rank of several alone.
-absl::StatusOr<std::vector<StepCase>> Cases(const StepBenchOptions& options) {
-  std::vector<StepCase> out;
-  const auto add = [&out](const StepCase& c) {
-    if (std::find(out.begin(), out.end(), c) == out.end()) out.push_back(c);
-  };
-  const auto add_all = [&](const StepCase& c) {
-    add({c.rows, 0});
-    add(c);
-    if (c.adapters == 0 || options.rig.lora_ranks.size() < 2) return;
-    for (const int lora_rank : options.rig.lora_ranks) add({c.rows, c.adapters, lora_rank});
-  };
-  if (options.cases.empty()) add_all({options.rig.rows, options.rig.adapters});
-  for (const std::string& text : options.cases) {
-    ASSIGN_OR_RETURN(const StepCase c, ParseCase(text));
-    add_all(c);
-  }
-  const bool none = options.rig.lora_ranks.empty() && options.rig.adapter_dirs.empty();
-  for (const StepCase& c : out) {
-    if (c.adapters == 0 || !none) continue;
-    return InvalidField(Reason::kConfigInvalid, "case", absl::StrCat(c.rows, "x", c.adapters),
-                        "wants adapters: --lora-rank, or --adapter DIR");
-  }
-  return out;
-}
 
 std::string NameOf(const StepBenchOptions& options, const StepCase& c) {
   std::string name =
@@ -93,6 +40,7 @@ std::string PrefixOf(const StepBenchOptions& options, int tp_size) {
 struct Medians {
   std::map<StepCase, double> step, unwatched;
   std::map<int, double> base_alone;  // by rows: while no adapter was loaded, before and after
+  double read_bytes_per_s = 0;       // of this GPU
 
   double base(const StepCase& c) const { return step.at({c.rows, 0}); }
   double added(const StepCase& c) const { return step.at(c) - base(c); }
@@ -101,11 +49,12 @@ struct Medians {
 void AddGpuResults(const StepBenchOptions& options, const StepRig& rig, const StepCase& c,
                    const Medians& medians, std::vector<BenchResult>& results) {
   const double median = medians.step.at(c), base = medians.base(c);
-  const double floor = rig.StepBytes(c) / kH200ReadBytesPerSecond;
+  const double floor = rig.StepBytes(c) / medians.read_bytes_per_s;
   const std::string name = NameOf(options, c);
   results.push_back({c.adapters == 0 ? "5" : "", name + ", floor / step", floor / median,
                      c.adapters == 0 ? 0.85 : 0, "higher", "ratio"});
-  results.push_back({"7", name + ", idle between steps", 1 - medians.unwatched.at(c) / median, 0.01,
+  // Sampling counts as idle here; how idle a worker's device is, the worker tells.
+  results.push_back({"", name + ", idle between steps", 1 - medians.unwatched.at(c) / median, 0,
                      "lower", "ratio"});
   if (c.adapters == 0) {
     if (medians.base_alone.contains(c.rows)) {
@@ -115,7 +64,7 @@ void AddGpuResults(const StepBenchOptions& options, const StepRig& rig, const St
     return;
   }
   const double lora_floor =
-      (rig.StepBytes(c) - rig.StepBytes({c.rows, 0})) / kH200ReadBytesPerSecond;
+      (rig.StepBytes(c) - rig.StepBytes({c.rows, 0})) / medians.read_bytes_per_s;
   const double share = c.rows == 1 ? 0.04 : 0.03;
   results.push_back({"4", name + ", LoRA - base", (median - base) * 1e3,
                      (1.35 * lora_floor + share * base) * 1e3, "lower", "ms"});
@@ -149,8 +98,18 @@ absl::Status AddGroupResults(const StepBenchOptions& options, StepRig& rig, cons
   return absl::OkStatus();
 }
 
-absl::Status MeasurePrefill(StepRig& rig, const StepBenchOptions& options, int adapters,
-                            std::vector<BenchResult>& results) {
+// Before anything else takes its memory; zeros on the host's processor, which has no floors here.
+absl::StatusOr<Ceilings> CeilingsFor(const StepBenchOptions& options) {
+  Ceilings out;
+  if (!options.rig.cuda) return out;
+  const std::string why = MeasureCeilings(IsRank() ? FindNode().local_rank : 0, &out);
+  if (why.empty()) return out;
+  return MakeError(absl::StatusCode::kFailedPrecondition, Reason::kInvalidArgument, "device",
+                   "cuda", why);
+}
+
+absl::Status MeasurePrefill(StepRig& rig, const StepBenchOptions& options, const Ceilings& ceilings,
+                            int adapters, std::vector<BenchResult>& results) {
   ASSIGN_OR_RETURN(double seconds, rig.Prefill(adapters));
   if (options.rig.cuda) {  // again, warm
     ASSIGN_OR_RETURN(seconds, rig.Prefill(adapters));
@@ -163,7 +122,7 @@ absl::Status MeasurePrefill(StepRig& rig, const StepBenchOptions& options, int a
     results.push_back({"5",
                        absl::StrCat("prefill rows=", options.rig.rows, " context=",
                                     options.rig.context, " base, share of the GEMM ceiling"),
-                       rig.PrefillFlops() / seconds / kH200FlopsPerSecond,
+                       rig.PrefillFlops() / seconds / (1e6 * ceilings.flops_per_us),
                        options.rig.context < 8000 ? 0.80 : 0.70, "higher", "ratio"});
   }
   return absl::OkStatus();
@@ -225,23 +184,24 @@ absl::StatusOr<std::vector<BenchResult>> RunStepBench(StepBenchOptions options) 
                         "must be at least 8");
   }
   if (!options.prompts.empty()) return ContinuePrompts(options);
-  ASSIGN_OR_RETURN(const std::vector<StepCase> cases, Cases(options));
+  ASSIGN_OR_RETURN(const std::vector<StepCase> cases, StepCases(options));
   options.rig.rows = options.rig.adapters = 0;
   for (const StepCase& c : cases) {
     options.rig.rows = std::max(options.rig.rows, c.rows);
     options.rig.adapters = std::max(options.rig.adapters, c.adapters);
   }
+  ASSIGN_OR_RETURN(const Ceilings ceilings, CeilingsFor(options));
   ASSIGN_OR_RETURN(const std::unique_ptr<StepRig> rig, StepRig::Create(options.rig));
   std::map<int, std::vector<double>> alone;
   std::vector<BenchResult> prefill;
   // First, so that steps never read KV that nothing has written.
-  RETURN_IF_ERROR(MeasurePrefill(*rig, options, 0, prefill));
+  RETURN_IF_ERROR(MeasurePrefill(*rig, options, ceilings, 0, prefill));
   RETURN_IF_ERROR(Settle(*rig, options));
   const bool gpu_adapters = options.rig.cuda && options.rig.adapters > 0;
   if (gpu_adapters) RETURN_IF_ERROR(MeasureBaseAlone(*rig, options, cases, alone));
   RETURN_IF_ERROR(rig->LoadAdapters());
   if (options.rig.adapters > 0) {
-    RETURN_IF_ERROR(MeasurePrefill(*rig, options, options.rig.adapters, prefill));
+    RETURN_IF_ERROR(MeasurePrefill(*rig, options, ceilings, options.rig.adapters, prefill));
     RETURN_IF_ERROR(Settle(*rig, options));
   }
   std::map<StepCase, std::vector<double>> seconds, unwatched;
@@ -255,6 +215,7 @@ absl::StatusOr<std::vector<BenchResult>> RunStepBench(StepBenchOptions options) 
     }
   }
   std::vector<BenchResult> results;
+  if (options.rig.cuda) results = CeilingResults(ceilings);
   if (rig->tp_size() > 1 && options.rig.alone_of == 0) {
     for (const StepCase& c : cases) RETURN_IF_ERROR(AddGroupResults(options, *rig, c, results));
   }
@@ -267,6 +228,7 @@ absl::StatusOr<std::vector<BenchResult>> RunStepBench(StepBenchOptions options) 
     RETURN_IF_ERROR(MeasureBaseAlone(*rig, options, cases, alone));
   }
   Medians medians;
+  medians.read_bytes_per_s = 1e6 * ceilings.read_bytes_per_us;
   for (const StepCase& c : cases) medians.step[c] = Quantile(seconds[c], 0.5);
   for (const StepCase& c : cases) medians.unwatched[c] = Quantile(unwatched[c], 0.5);
   for (const auto& [rows, s] : alone) medians.base_alone[rows] = Quantile(s, 0.5);

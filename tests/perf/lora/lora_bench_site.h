@@ -1,8 +1,11 @@
-// A projection with its consumer at the shapes of an 8B model, for the bench of the LoRA kernels.
+// A projection with its consumer at the shapes of a model, for the benches of the LoRA kernels.
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "kernels/activation/activation_cuda.h"
 #include "kernels/linear/linear_cuda.h"
@@ -14,22 +17,43 @@ namespace rootstock::kernels::cuda {
 
 enum class SiteKind { kQkv, kO, kGateUp, kDown };
 constexpr std::array<const char*, 4> kSiteNames = {"qkv", "o", "gate_up", "down"};
-constexpr int kWidth = 4096;
-constexpr int kFfn = 14336;
-constexpr HeadShape kHeads = {32, 8, 128};
+// Of a layer.
+struct SiteShape {
+  const char* name;
+  int width;
+  int ffn;
+  HeadShape heads;
+};
+constexpr SiteShape k8B = {"8B", 4096, 14336, {32, 8, 128}};
+constexpr SiteShape k13B = {"13B", 5120, 13824, {40, 40, 128}};
 
-inline LoraTargets SiteTargets(SiteKind kind) {
+// Takes `--shape NAME` out of a command line; 8B where it names none, nothing where it names
+// another than these.
+inline std::optional<SiteShape> TakeShape(std::vector<std::string>& args) {
+  const auto at = std::find(args.begin(), args.end(), "--shape");
+  if (at == args.end()) return k8B;
+  const std::string name = at + 1 == args.end() ? "" : at[1];
+  for (const SiteShape& shape : {k8B, k13B}) {
+    if (name != shape.name) continue;
+    args.erase(at, at + 2);
+    return shape;
+  }
+  return std::nullopt;
+}
+
+inline LoraTargets SiteTargets(SiteKind kind, const SiteShape& shape) {
   LoraTargets t;
   const auto add = [&t](int module, int features) {
     t.module[t.count] = module;
     t.column[t.count] = t.count == 0 ? 0 : t.column[t.count - 1] + t.features[t.count - 1];
     t.features[t.count++] = features;
   };
-  t.in = kind == SiteKind::kDown ? kFfn : kWidth;
-  if (kind == SiteKind::kQkv) add(0, 4096), add(1, 1024), add(2, 1024);
-  if (kind == SiteKind::kO) add(3, kWidth);
-  if (kind == SiteKind::kGateUp) add(4, kFfn), add(5, kFfn);
-  if (kind == SiteKind::kDown) add(6, kWidth);
+  const int kv = shape.heads.num_kv_heads * shape.heads.head_dim;
+  t.in = kind == SiteKind::kDown ? shape.ffn : shape.width;
+  if (kind == SiteKind::kQkv) add(0, shape.width), add(1, kv), add(2, kv);
+  if (kind == SiteKind::kO) add(3, shape.width);
+  if (kind == SiteKind::kGateUp) add(4, shape.ffn), add(5, shape.ffn);
+  if (kind == SiteKind::kDown) add(6, shape.width);
   return t;
 }
 
@@ -40,18 +64,19 @@ inline int SiteColumns(const LoraTargets& t) {
 // The base site at `tokens` tokens with `layers` copies of its weights. *One thread.*
 class BenchSite {
  public:
-  BenchSite(SiteKind kind, int tokens, int layers, Linear* linear)
-      : kind_(kind),
+  BenchSite(const SiteShape& shape, SiteKind kind, int tokens, int layers, Linear* linear)
+      : shape_(shape),
+        kind_(kind),
         tokens_(tokens),
         linear_(linear),
-        targets_(SiteTargets(kind)),
+        targets_(SiteTargets(kind, shape)),
         n_(SiteColumns(targets_)),
         weights_(RandomBf16(static_cast<size_t>(n_) * targets_.in * layers, 0.02f)),
         x_(RandomBf16(static_cast<size_t>(tokens) * targets_.in, 1.0f)),
         y_(RandomBf16(static_cast<size_t>(tokens) * n_, 1.0f)),
-        out_(RandomBf16(static_cast<size_t>(tokens) * kFfn, 1.0f)),
-        residual_(std::vector<float>(static_cast<size_t>(tokens) * kWidth, 0.5f)),
-        weight_(std::vector<float>(kWidth, 1.0f)),
+        out_(RandomBf16(static_cast<size_t>(tokens) * shape.ffn, 1.0f)),
+        residual_(std::vector<float>(static_cast<size_t>(tokens) * shape.width, 0.5f)),
+        weight_(std::vector<float>(shape.width, 1.0f)),
         angles_(std::vector<float>(size_t{8192} * 64, 0.7f)),
         kv_(PageBytes() * (tokens + 1)) {
     std::vector<int32_t> positions;
@@ -93,15 +118,16 @@ class BenchSite {
   // Without LoRA if targets.count is 0.
   void Consume(const LoraStep& step, const LoraTargets& targets, cudaStream_t stream) {
     if (kind_ == SiteKind::kQkv) {
-      RopeArgs args{Type::kBF16, y_->get(), positions_->get(), pages_->get(), tokens_, kHeads};
+      RopeArgs args{Type::kBF16,   y_->get(), positions_->get(),
+                    pages_->get(), tokens_,   shape_.heads};
       args.cos = args.sin = angles_.get();
       args.kv = {kv_.get(), PageBytes(), 0, 16};
       RopeWriteKv(args, step, targets, stream);
     } else if (kind_ == SiteKind::kGateUp) {
-      SiluMul({Type::kBF16, y_->get(), kFfn, tokens_, out_->get()}, step, targets, stream);
+      SiluMul({Type::kBF16, y_->get(), shape_.ffn, tokens_, out_->get()}, step, targets, stream);
     } else {
       AddNormArgs args{Type::kBF16, residual_.get(), y_->get(), weight_.get(),
-                       1e-5f,       kWidth,          tokens_};
+                       1e-5f,       shape_.width,    tokens_};
       args.out = out_->get();
       AddRmsNorm(args, step, targets, stream);
     }
@@ -143,8 +169,11 @@ class BenchSite {
     args.out = y_->get();
     return args;
   }
-  static size_t PageBytes() { return size_t{2} * 16 * kHeads.num_kv_heads * kHeads.head_dim * 2; }
+  size_t PageBytes() const {
+    return size_t{2} * 16 * shape_.heads.num_kv_heads * shape_.heads.head_dim * 2;
+  }
 
+  const SiteShape shape_;
   SiteKind kind_;
   int tokens_;
   Linear* linear_;

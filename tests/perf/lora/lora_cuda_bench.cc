@@ -1,11 +1,12 @@
-// Times the four sites of an 8B layer with and without LoRA, as graphs over rotating weights.
-// kernels_lora_cuda_bench [decode | prefill | all [site] | goals [commit]]: a JSON line a case, µs.
+// Times the four sites of a layer with and without LoRA, as graphs over rotating weights.
+// kernels_lora_cuda_bench [decode | prefill | all [site] | goals [commit]] [--shape 8B|13B]: a JSON
+// line a case, µs.
 //   gemm, consumer: the base site's parts; consumer_lora, shrink: what LoRA runs, each alone;
 //   base: the site; beside, inline: the site with LoRA, its shrink on a second stream beside the
 //   GEMM or before the GEMM on the same one (above 256 tokens measured in turn with base); marg:
-//   the better of them - base; floor: the adapters' bytes at the read bandwidth; bound: of
-//   marg, 1.35 floors and 1.5 graph nodes (4 above 64 rows); peer: marg of the best other engine, 0
-//   where not known.
+//   the better of them - base; floor: the adapters' bytes at the read bandwidth,
+//   measured first; bound: of marg, 1.35 floors and 1.5 graph nodes (4 above 64 rows); peer: marg
+//   of the best other engine, 0 where not known.
 // goals: prefill alone, as entries of docs/benchmarks: what LoRA adds to the four sites over the
 // time of their GEMMs.
 #include <array>
@@ -14,14 +15,15 @@
 #include <functional>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "tests/perf/gpu_ceilings.h"
 #include "tests/perf/lora/lora_bench_site.h"
 
 namespace rootstock::kernels::cuda {
 namespace {
 
-constexpr double kReadBytesPerUs = 4.39e6;
-// µs that LoRA adds with the best other engine, measured on an H200: docs of the goals.
+// µs that LoRA adds with the best other engine, measured on an H200: docs of the goals, 8B.
 struct Peer {
   const char* site;
   int tokens, adapters, lora_rank;
@@ -44,6 +46,13 @@ double PeerMarg(const std::string& site, int tokens, int adapters, int lora_rank
 }
 
 constexpr size_t kSlabBytes = size_t{4} << 30;
+
+struct Bench {
+  SiteShape shape;
+  Ceilings ceilings;
+  Linear* linear;
+  const std::byte* slab;
+};
 
 // Second stream and events of a fork. *One thread.*
 struct Fork {
@@ -127,10 +136,9 @@ BaseTimes TimeBase(const Fork& fork, BenchSite& site, int layers) {
 }
 
 // Returns what LoRA adds, µs.
-double RunCase(const Fork& fork, BenchSite& site, const BaseTimes& base, const char* name,
-               int layers, const std::byte* slab, int tokens, int adapters, int lora_rank,
-               FILE* out) {
-  const BenchLora lora(slab, kSlabBytes, site.targets(), layers, lora_rank, tokens, adapters);
+double RunCase(const Bench& bench, const Fork& fork, BenchSite& site, const BaseTimes& base,
+               const char* name, int layers, int tokens, int adapters, int lora_rank, FILE* out) {
+  const BenchLora lora(bench.slab, kSlabBytes, site.targets(), layers, lora_rank, tokens, adapters);
   const LoraStep& step = lora.step();
   const auto shrink = [&](int i) { site.Shrink(step, lora.targets(i), fork.main); };
   const auto consume = [&](int i) { site.Consume(step, lora.targets(i), fork.main); };
@@ -160,7 +168,7 @@ double RunCase(const Fork& fork, BenchSite& site, const BaseTimes& base, const c
   for (int t = 0; t < site.targets().count; ++t) {
     bytes += 2.0 * adapters * lora_rank * (site.targets().in + site.targets().features[t]);
   }
-  const double floor = bytes / kReadBytesPerUs;
+  const double floor = bytes / bench.ceilings.read_bytes_per_us;
   const double nodes = tokens <= 64 ? 1.5 : 4;
   const double marg = std::min(beside_us, inline_us) - base_us;
   std::fprintf(
@@ -170,7 +178,7 @@ double RunCase(const Fork& fork, BenchSite& site, const BaseTimes& base, const c
       "\"floor\": %.2f, \"bound\": %.2f, \"peer\": %.2f}\n",
       name, tokens, adapters, lora_rank, base.gemm, base.consumer, consumer_us, shrink_us, base_us,
       beside_us, inline_us, marg, floor, 1.35 * floor + nodes * 0.95,
-      PeerMarg(name, tokens, adapters, lora_rank));
+      std::string(bench.shape.name) == k8B.name ? PeerMarg(name, tokens, adapters, lora_rank) : 0);
   std::fflush(out);
   return marg;
 }
@@ -179,50 +187,52 @@ constexpr int kGoalRanks[] = {16, 64};
 constexpr int kGoalAdapters[] = {1, 4, 16};
 
 // Goal 3: its cases go to stderr, its entries to stdout.
-void RunGoals(const Fork& fork, Linear* linear, const std::byte* slab, const char* commit) {
+void RunGoals(const Bench& bench, const Fork& fork, const char* commit) {
+  const char* const shape = bench.shape.name;
+  const auto print = [&](const std::string& name, const std::string& fields) {
+    std::printf(
+        "  {\"case\": \"%s\", %s, \"machine\": \"H200\", \"commit\": \"%s\", \"command\": "
+        "\"kernels_lora_cuda_bench goals %s --shape %s\"},\n",
+        name.c_str(), fields.c_str(), commit, commit, shape);
+  };
+  const auto ceiling = [&](const char* name, double value, const char* unit) {
+    print(name, "\"value\": " + std::to_string(value) + ", \"better\": \"higher\", \"unit\": \"" +
+                    unit + "\"");
+  };
+  ceiling(kReadBandwidthCase, bench.ceilings.read_bytes_per_us / 1e6, "TB/s");
+  ceiling(kGemmRateCase, bench.ceilings.flops_per_us / 1e6, "TFLOP/s");
   for (const int tokens : {2048, 8192}) {
     double gemms = 0;
     double marg[std::size(kGoalAdapters)][std::size(kGoalRanks)] = {};
     for (int s = 0; s < 4; ++s) {
       constexpr int kLayers = 2;
-      BenchSite site(static_cast<SiteKind>(s), tokens, kLayers, linear);
+      BenchSite site(bench.shape, static_cast<SiteKind>(s), tokens, kLayers, bench.linear);
       const BaseTimes base = TimeBase(fork, site, kLayers);
       gemms += base.gemm;
       for (size_t a = 0; a < std::size(kGoalAdapters); ++a) {
         for (size_t r = 0; r < std::size(kGoalRanks); ++r) {
-          marg[a][r] += RunCase(fork, site, base, kSiteNames[s], kLayers, slab, tokens,
+          marg[a][r] += RunCase(bench, fork, site, base, kSiteNames[s], kLayers, tokens,
                                 kGoalAdapters[a], kGoalRanks[r], stderr);
         }
       }
     }
     for (size_t a = 0; a < std::size(kGoalAdapters); ++a) {
       for (size_t r = 0; r < std::size(kGoalRanks); ++r) {
-        std::printf(
-            "  {\"goal\": 3, \"case\": \"8B prefill T=%d A=%d r=%d\", \"value\": %.4f, \"bound\": "
-            "%g, "
-            "\"better\": \"lower\", \"unit\": \"share of the layer's GEMMs\", \"machine\": "
-            "\"H200\", "
-            "\"commit\": \"%s\", \"command\": \"kernels_lora_cuda_bench goals\"},\n",
-            tokens, kGoalAdapters[a], kGoalRanks[r], marg[a][r] / gemms,
-            kGoalRanks[r] == 16 ? 0.05 : 0.08, commit);
+        char name[64], fields[160];
+        std::snprintf(name, sizeof name, "%s prefill T=%d A=%d r=%d", shape, tokens,
+                      kGoalAdapters[a], kGoalRanks[r]);
+        std::snprintf(fields, sizeof fields,
+                      "\"goal\": 3, \"value\": %.4f, \"bound\": %g, \"better\": \"lower\", "
+                      "\"unit\": \"share of the layer's GEMMs\"",
+                      marg[a][r] / gemms, kGoalRanks[r] == 16 ? 0.05 : 0.08);
+        print(name, fields);
       }
     }
   }
 }
 
-int Main(const std::string& what, const std::string& only) {
-  const Fork fork;
-  std::string error;
-  const std::unique_ptr<Linear> linear = MakeLinear(&error);
-  if (linear == nullptr) {
-    std::fprintf(stderr, "%s\n", error.c_str());
-    return 1;
-  }
-  const auto slab = RandomBf16(kSlabBytes / 2, 0.02f);
-  if (what == "goals") {
-    RunGoals(fork, linear.get(), slab->get(), only.c_str());
-    return 0;
-  }
+void RunCases(const Bench& bench, const Fork& fork, const std::string& what,
+              const std::string& only) {
   const bool decode = what != "prefill";
   const bool prefill = what != "decode";
   for (const int tokens : {1, 16, 64, 256, 2048, 8192}) {
@@ -230,17 +240,35 @@ int Main(const std::string& what, const std::string& only) {
     for (int s = 0; s < 4; ++s) {
       if (!only.empty() && only != kSiteNames[s]) continue;
       const int layers = tokens <= 256 ? 8 : 2;
-      BenchSite site(static_cast<SiteKind>(s), tokens, layers, linear.get());
+      BenchSite site(bench.shape, static_cast<SiteKind>(s), tokens, layers, bench.linear);
       const BaseTimes base = TimeBase(fork, site, layers);
       for (const int adapters : {1, 8, 16, 32, 64}) {
         if (adapters > tokens) continue;
         if (tokens <= 256 ? adapters == 16 : adapters != 1 && adapters != 16) continue;
         for (const int lora_rank : {8, 16, 64}) {
-          RunCase(fork, site, base, kSiteNames[s], layers, slab->get(), tokens, adapters, lora_rank,
+          RunCase(bench, fork, site, base, kSiteNames[s], layers, tokens, adapters, lora_rank,
                   stdout);
         }
       }
     }
+  }
+}
+
+int Main(const std::string& what, const std::string& only, const SiteShape& shape) {
+  Ceilings ceilings;
+  std::string error = MeasureCeilings(0, &ceilings);
+  const std::unique_ptr<Linear> linear = error.empty() ? MakeLinear(&error) : nullptr;
+  if (linear == nullptr) {
+    std::fprintf(stderr, "%s\n", error.c_str());
+    return 1;
+  }
+  const Fork fork;
+  const auto slab = RandomBf16(kSlabBytes / 2, 0.02f);
+  const Bench bench{shape, ceilings, linear.get(), slab->get()};
+  if (what == "goals") {
+    RunGoals(bench, fork, only.c_str());
+  } else {
+    RunCases(bench, fork, what, only);
   }
   return 0;
 }
@@ -249,5 +277,12 @@ int Main(const std::string& what, const std::string& only) {
 }  // namespace rootstock::kernels::cuda
 
 int main(int argc, char** argv) {
-  return rootstock::kernels::cuda::Main(argc > 1 ? argv[1] : "all", argc > 2 ? argv[2] : "");
+  std::vector<std::string> args(argv + 1, argv + argc);
+  const auto shape = rootstock::kernels::cuda::TakeShape(args);
+  if (!shape.has_value()) {
+    std::fprintf(stderr, "--shape: 8B or 13B\n");
+    return 2;
+  }
+  args.resize(2);
+  return rootstock::kernels::cuda::Main(args[0].empty() ? "all" : args[0], args[1], *shape);
 }
