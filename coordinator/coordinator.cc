@@ -10,12 +10,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/metrics/metrics.h"
-#include "common/model/model_spec.h"
 #include "coordinator/adapter_parts.h"
+#include "coordinator/base_model.h"
 #include "coordinator/cluster/group_service.h"
 #include "coordinator/engine/coordinator_engine.h"
 #include "coordinator/engine/engine_metrics.h"
@@ -27,8 +26,6 @@
 #include "coordinator/rpc/server.h"
 #include "coordinator/rpc/uploads_service.h"
 #include "coordinator/rpc/work_pool.h"
-#include "coordinator/scheduler/scheduler.h"
-#include "coordinator/tokenizer/tokenizer.h"
 
 namespace rootstock {
 namespace {
@@ -42,65 +39,6 @@ constexpr int kBlobThreads = 32;           // each may wait for the object store
 constexpr int kRegistrationThreads = 8;
 constexpr size_t kMaxWaitingRegistrations = 64;
 constexpr absl::Duration kLastAnswers = absl::Seconds(1);
-
-struct Model {
-  ModelSpec spec;
-  ServedModel served;
-  std::shared_ptr<const Tokenizer> tokenizer;  // null: token ids only
-};
-
-std::string ServedName(const CoordinatorOptions& options) {
-  if (!options.served_model_name.empty()) return options.served_model_name;
-  std::filesystem::path path = std::filesystem::path(options.model).lexically_normal();
-  if (!path.has_filename()) path = path.parent_path();
-  return path.filename();
-}
-
-absl::StatusOr<uint32_t> ModelLength(const CoordinatorOptions& options, const ModelSpec& spec) {
-  const auto most = static_cast<uint32_t>(spec.max_position);
-  if (options.max_model_len > most) {
-    return InvalidField(Reason::kConfigInvalid, "max-model-len",
-                        absl::StrCat(options.max_model_len),
-                        absl::StrCat("the model has ", most, " positions"));
-  }
-  return options.max_model_len > 0 ? options.max_model_len : most;
-}
-
-// A step's sampled tokens with their logprobs are one message.
-absl::Status CheckLogprobs(const CoordinatorOptions& options, const ModelSpec& spec) {
-  const uint64_t top = std::min<uint64_t>(options.max_logprobs, spec.vocab_size);
-  const uint64_t bytes = options.max_num_seqs * LogprobBytes(top);
-  if (bytes <= kMaxSampledResultBytes) return absl::OkStatus();
-  return InvalidField(
-      Reason::kConfigInvalid, "max-logprobs", absl::StrCat(options.max_logprobs),
-      absl::StrCat(options.max_num_seqs, " sequences (--max-num-seqs) with ", top,
-                   " top entries a token (--max-logprobs) make a result of ", bytes,
-                   " bytes, more than the ", kMaxSampledResultBytes, " of one message"));
-}
-
-absl::StatusOr<Model> LoadModel(const CoordinatorOptions& options) {
-  RETURN_IF_ERROR(CheckAdapterRoot(options.adapter_root));
-  Model model;
-  ASSIGN_OR_RETURN(model.spec, LoadModelSpec(options.model));
-  RETURN_IF_ERROR(CheckLogprobs(options, model.spec));
-  ServedModel& served = model.served;
-  ASSIGN_OR_RETURN(served.defaults, LoadGenerationDefaults(options.model));
-  ASSIGN_OR_RETURN(served.max_model_len, ModelLength(options, model.spec));
-  served.name = ServedName(options);
-  served.vocab_size = model.spec.vocab_size;
-  served.max_logprobs = options.max_logprobs;
-  served.eos_token_ids = served.defaults.eos_token_ids.empty() ? model.spec.eos_token_ids
-                                                               : served.defaults.eos_token_ids;
-  auto tokenizer = Tokenizer::Load(options.model);
-  if (tokenizer.ok()) {
-    model.tokenizer = *std::move(tokenizer);
-  } else if (absl::IsNotFound(tokenizer.status())) {
-    LogWarning("model ", served.name, " has no tokenizer: it serves token ids");
-  } else {
-    return tokenizer.status();
-  }
-  return model;
-}
 
 // Thread-safe.
 std::function<uint64_t()> RandomNumbers() {
@@ -159,7 +97,7 @@ struct Coordinator::Monitor {
 struct Coordinator::Parts {
   CoordinatorOptions options;
   Monitor* monitor;
-  Model model;
+  BaseModel model;
   std::shared_ptr<const EngineMetrics> engine_metrics;
   AdapterParts store;
   std::unique_ptr<Frontend> frontend;
@@ -291,7 +229,7 @@ absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Start(const Coordinato
   auto parts = std::make_unique<Parts>();
   parts->options = options;
   parts->monitor = monitor.get();
-  ASSIGN_OR_RETURN(parts->model, LoadModel(options));
+  ASSIGN_OR_RETURN(parts->model, LoadBaseModel(options));
   parts->engine_metrics = std::make_shared<const EngineMetrics>(monitor->metrics);
   ASSIGN_OR_RETURN(parts->store, OpenAdapters(options, parts->model.spec, parts->model.served.name,
                                               parts->MakeRegistryMetrics()));

@@ -1,6 +1,7 @@
 // What an adapter takes on a group's device.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <vector>
@@ -20,6 +21,10 @@ struct AdapterFootprint {
   uint32_t most_pages = 0;
   uint64_t content_bytes = 0;  // 0: not known
 };
+
+inline uint32_t MostPages(const AdapterFootprint& footprint) {
+  return std::max(footprint.pages, footprint.most_pages);
+}
 
 // The ways in which the policy lets an adapter be held, replicated first; at least one.
 struct AdapterWays {

@@ -147,8 +147,6 @@ class GroupEngine {
   // Of what the group reports; nothing when the adapter would not be laid out so.
   std::optional<AdapterFootprint> FootprintOf(const ResidentAdapter& found) const;
   static PoolFloors FloorsOf(const GroupConfig& config);
-  absl::StatusOr<uint32_t> PagesOf(const AdapterContent& content) const;
-  uint32_t PinnedBeside(const LiveRequest& request) const;
   absl::Status FitRequest(LiveRequest& request) const;
   absl::Status Receive(LiveRequest& request);
   void Park(Sequence& sequence);
@@ -159,6 +157,10 @@ class GroupEngine {
   void CountLookups(const GroupAdapters::Event& event);
   void OnLoadFailed(const GroupAdapters::Event& event);
   static absl::Status LoadFailure(const std::string& model, const absl::Status& why);
+
+  // group_pins.cc: adapters that stay.
+  absl::StatusOr<uint32_t> PagesOf(const AdapterContent& content) const;
+  uint32_t PinnedBeside(const LiveRequest& request) const;
   void OnPins(const std::vector<AdapterHandle>& pins);
   void ApplyPins();
 

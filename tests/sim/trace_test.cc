@@ -2,6 +2,7 @@
 #include "tests/perf/trace/trace.h"
 
 #include <algorithm>
+#include <numeric>
 #include <random>
 
 #include "coordinator/engine/testing/toy_model.h"
@@ -131,6 +132,30 @@ TEST_F(TraceSim, ManyAdaptersServeAsMuchAndAlmostAsSoonAsAFew) {
   }
   world_.Settle();
   world_.ExpectClean();
+}
+
+// What lies on the host, alone and beside others that run.
+TEST_F(TraceSim, AColdAdapterCostsItsFirstTokenItsLoadAndNoStep) {
+  const MachineCosts costs;
+  uint64_t loads = 0;
+  const auto firsts = [&](int adapter, int others) {
+    std::vector<TraceRequest> trace;
+    for (int i = 0; i < others; ++i) trace.push_back({0, i, 20, 60});
+    trace.push_back({0.1, adapter, 20, 2});
+    loads = group_->loads;
+    const Run run = Play(trace);
+    loads = group_->loads - loads;
+    return std::accumulate(run.firsts.begin(), run.firsts.end(), 0.0);
+  };
+  firsts(3, kFew);  // the few come once
+  for (const int others : {0, kFew}) {
+    const double warm = firsts(3, others);
+    EXPECT_EQ(loads, 0u);
+    const double more = firsts(100 + others, others) - warm;
+    EXPECT_EQ(loads, 1u);
+    EXPECT_LE(more, costs.other + costs.eager + 0.01) << others;
+    std::printf("beside %d: %.1f ms later than a warm one\n", others, more);
+  }
 }
 
 }  // namespace
