@@ -8,6 +8,7 @@
 #include "kernels/lora/lora_expand_long.cuh"
 #include "kernels/lora/lora_launch.h"
 #include "kernels/lora/lora_plain.cuh"
+#include "kernels/lora/lora_shrink_any.cuh"
 #include "kernels/lora/lora_shrink_decode.cuh"
 #include "kernels/lora/lora_shrink_long.cuh"
 
@@ -82,9 +83,22 @@ void LoraShrink(const LoraStep& step, const LoraTargets& targets, const void* x,
     ShrinkDecode(step, targets, in, num_tokens, stream, x_ready);
   } else if (targets.in % 8 == 0 && HasWarpgroups()) {
     ShrinkLong(step, targets, in, stream);
+  } else if (targets.in % 8 == 0) {
+    LoraShrinkLongOnAny(step, targets, x, stream);
   } else {
     ShrinkPlain<__nv_bfloat16>(step, targets, x, num_tokens, stream);
   }
+}
+
+void LoraShrinkLongOnAny(const LoraStep& step, const LoraTargets& targets, const void* x,
+                         cudaStream_t stream) {
+  const int tiles = (step.max_members + kAnyMembers - 1) / kAnyMembers + step.max_groups;
+  constexpr int kWarpStep = 32 * kShrinkWarps;
+  const int slice = (targets.in + kWarpStep - 1) / kWarpStep * 32;
+  cudaFuncSetAttribute(ShrinkAnyKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                       kAnySharedBytes);
+  LaunchDependent(ShrinkAnyKernel, tiles, kShrinkThreads, kAnySharedBytes, stream, 1, step, targets,
+                  static_cast<const __nv_bfloat16*>(x), slice);
 }
 
 void LoraExpand(const LoraStep& step, const LoraTargets& targets, int width, void* out,

@@ -100,6 +100,11 @@ size_t VFloats(int max_members, int max_in);
 void LoraShrink(const LoraStep& step, const LoraTargets& targets, const void* x, int num_tokens,
                 cudaStream_t stream, bool x_ready = false);
 
+// LoraShrink of more than kDecodeTokens tokens in bf16, `in` a multiple of 8, as it runs where the
+// GPU is not sm_90: any from sm_80 on takes it.
+void LoraShrinkLongOnAny(const LoraStep& step, const LoraTargets& targets, const void* x,
+                         cudaStream_t stream);
+
 // out [tokens, width] += scale · v · B in each target's columns: on its own, for sites whose
 // consumer can't do it (a collective comes between).
 void LoraExpand(const LoraStep& step, const LoraTargets& targets, int width, void* out,

@@ -27,12 +27,17 @@ LoraTargets Targets(const Shape& s) {
 
 int Width(const Shape& s) { return s.column + kMaxLoraTargets * (s.features + s.gap); }
 
-// Shrink and expand of `c` on `out` [tokens, width].
+// Shrink and expand of `c` on `out` [tokens, width]. on_any: by the kernel of any GPU.
 std::vector<float> OnGpu(const LoraCase& c, const std::vector<float>& x, int width,
-                         const std::vector<float>& out) {
+                         const std::vector<float>& out, bool on_any = false) {
   DeviceArray<std::byte> x_device(Encode(c.type(), x));
   DeviceArray<std::byte> out_device(Encode(c.type(), out));
-  LoraShrink(c.step(), c.targets(), x_device.get(), c.tokens(), nullptr);
+  EXPECT_EQ(cudaSuccess, cudaMemset(c.step().v, 0xff, c.step().v_floats * sizeof(float)));
+  if (on_any) {
+    LoraShrinkLongOnAny(c.step(), c.targets(), x_device.get(), nullptr);
+  } else {
+    LoraShrink(c.step(), c.targets(), x_device.get(), c.tokens(), nullptr);
+  }
   LoraExpand(c.step(), c.targets(), width, out_device.get(), c.tokens(), nullptr);
   EXPECT_EQ(cudaSuccess, cudaGetLastError());
   EXPECT_EQ(cudaSuccess, cudaDeviceSynchronize());
@@ -83,6 +88,65 @@ INSTANTIATE_TEST_SUITE_P(
                                      Shape{65, 200, 0, 24, 0}, Shape{300, 40, 5, 24, 3},
                                      Shape{321, 1096, 64, 128, 64}, Shape{1111, 328, 0, 256, 0},
                                      Shape{8300, 136, 0, 24, 0})));
+
+class LoraLongTest : public testing::TestWithParam<std::tuple<Mix, Shape>> {};
+
+TEST_P(LoraLongTest, TheShrinkOfAnyGpuMatchesTheCpu) {
+  const auto& [mix, shape] = GetParam();
+  LoraCase c(Type::kBF16, shape.tokens, Targets(shape));
+  AddMix(mix, &c);
+  c.Build();
+  const int width = Width(shape);
+  std::vector<float> x = RandomFloats(static_cast<size_t>(shape.tokens) * shape.in, 11);
+  RoundTo(Type::kBF16, x);
+  std::vector<float> want(static_cast<size_t>(shape.tokens) * width);
+  const std::vector<float> got = OnGpu(c, x, width, want, /*on_any=*/true);
+  c.AddReference(x, width, want);
+  EXPECT_LT(RowError(got, want, width), Tolerance(Type::kBF16));
+  EXPECT_EQ(OnGpu(c, x, width, std::vector<float>(want.size()), /*on_any=*/true), got);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Any, LoraLongTest,
+    testing::Combine(testing::Values(Mix::kIdentical, Mix::kMixedRanks, Mix::kStacked),
+                     testing::Values(Shape{257, 576, 0, 136, 0}, Shape{700, 4096, 64, 64, 0},
+                                     Shape{300, 40, 5, 24, 3}, Shape{321, 1096, 64, 128, 64})));
+
+// The rows of x beyond 2^32 elements give what the same rows give at its beginning.
+TEST(LoraCudaTest, LongShrinksReadRowsBeyondFourBillionElements) {
+  constexpr int kIn = 65536, kHigh = 65540;
+  LoraTargets targets{0, 1};
+  targets.in = kIn;
+  targets.features[0] = 64;
+  const std::vector<std::byte> rows =
+      Encode(Type::kBF16, RandomFloats(size_t{2} * kIn, 5));  // neighbours
+  const auto shrunk = [&](int token, bool on_any) {
+    LoraCase c(Type::kBF16, token + 2, targets);
+    c.Add({16}, {token, token + 1}, 1);
+    c.Build();
+    const size_t bytes = size_t{2} * kIn * (token + 2);
+    const DeviceArray<std::byte> x(bytes);
+    EXPECT_EQ(cudaSuccess, cudaMemcpy(x.get() + bytes - rows.size(), rows.data(), rows.size(),
+                                      cudaMemcpyHostToDevice));
+    if (on_any) {
+      LoraShrinkLongOnAny(c.step(), targets, x.get(), nullptr);
+    } else {
+      LoraShrink(c.step(), targets, x.get(), kHigh, nullptr);
+    }
+    std::vector<float> v(2 * kMaxLoraTargets * kMaxLoraRank);
+    EXPECT_EQ(cudaSuccess,
+              cudaMemcpy(v.data(), c.step().v, v.size() * sizeof(float), cudaMemcpyDeviceToHost));
+    std::vector<float> of_both(v.begin(), v.begin() + 16);
+    const auto second = v.begin() + kMaxLoraTargets * kMaxLoraRank;
+    of_both.insert(of_both.end(), second, second + 16);
+    return of_both;
+  };
+  for (const bool on_any : {false, true}) {
+    const std::vector<float> want = shrunk(2, on_any);
+    EXPECT_GT(want[0] * want[0], 0.0f);
+    EXPECT_EQ(shrunk(kHigh, on_any), want);
+  }
+}
 
 // A chain of projections, each of what the one before gave; shrinks run beside the GEMMs.
 TEST(LoraCudaTest, BehindTheGemmItReadsWhatWasWrittenAheadOfTheGemm) {

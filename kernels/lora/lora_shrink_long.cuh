@@ -26,7 +26,7 @@ constexpr uint32_t kNoRow = ~0u;
 
 // Where the rows of a pass begin.
 struct LongRows {
-  uint32_t x[kLongMembers];   // elements of x; kNoRow: no such member
+  uint32_t x[kLongMembers];   // tokens; kNoRow: no such member
   uint32_t a[kLongMaxRanks];  // row offsets; kNoRow: no such rank
 
   // All threads of the block must call it.
@@ -34,8 +34,7 @@ struct LongRows {
                                       const LongTile& tile, const RankBlocks& ranks, int first) {
     if (threadIdx.x < kLongMembers) {
       const bool any = static_cast<int>(threadIdx.x) < tile.members;
-      x[threadIdx.x] =
-          any ? static_cast<uint32_t>(step.tokens[tile.member + threadIdx.x]) * targets.in : kNoRow;
+      x[threadIdx.x] = any ? step.tokens[tile.member + threadIdx.x] : kNoRow;
     }
     if (threadIdx.x < kLongMaxRanks) {
       const RankBlock block = ranks.At(first + threadIdx.x / 8);
@@ -68,14 +67,15 @@ struct LongPass {
   static constexpr int kSumStride = kRanks + 8;  // floats; the pad spreads the banks
   static_assert(kStages >= 2 && kLongMembers * kSumStride * 4 <= kLongRingBytes);
 
-  const __nv_bfloat16* in;
+  const __nv_bfloat16* in;  // rows of `width`
+  size_t width;
   const std::byte* slab;
   const LongRows& rows;
   uint32_t ring, to;  // to: this thread's place in a stage
 
-  __device__ __forceinline__ LongPass(const __nv_bfloat16* from, const std::byte* pages,
+  __device__ __forceinline__ LongPass(const __nv_bfloat16* from, int inputs, const std::byte* pages,
                                       const LongRows& of, uint32_t shared)
-      : in(from), slab(pages), rows(of), ring(shared) {
+      : in(from), width(inputs), slab(pages), rows(of), ring(shared) {
     const int row = threadIdx.x / 8;
     to = row * 128 + ((threadIdx.x ^ row) % 8) * 16;
   }
@@ -98,7 +98,7 @@ struct LongPass {
 #pragma unroll
     for (int i = 0; i < kLongMembers / kLongRowsAtOnce; ++i) {
       const bool live = inside && from[i] != kNoRow;
-      CopyAsync16(base + i * kLongRowsAtOnce * 128, in + (live ? from[i] : 0) + at, live);
+      CopyAsync16(base + i * kLongRowsAtOnce * 128, in + (live ? from[i] : 0) * width + at, live);
     }
   }
   __device__ __forceinline__ void CopyA(int stage, int at, bool inside) const {
@@ -185,23 +185,6 @@ struct LongPass {
   }
 };
 
-// Four ranks of a member to v, zeros beyond the adapter's; `quad`: of the pass that begins at block
-// `first`.
-__device__ __forceinline__ void StoreQuad(const LoraStep& step, const RankBlock& block, int member,
-                                          int quad, float4 sum) {
-  const int rank = block.first + quad % 2 * 4;
-  sum.x = rank < block.lora_rank ? sum.x : 0.0f;
-  sum.y = rank + 1 < block.lora_rank ? sum.y : 0.0f;
-  sum.z = rank + 2 < block.lora_rank ? sum.z : 0.0f;
-  sum.w = rank + 3 < block.lora_rank ? sum.w : 0.0f;
-  float* v = VOf(step, 1, member, block.target) + rank;
-  *reinterpret_cast<float4*>(v) = sum;
-  // The last block of an odd number of them fills up to 16 ranks.
-  if (block.first % 16 == 0 && block.first + 8 >= block.lora_rank) {
-    *reinterpret_cast<float4*>(v + 8) = {};
-  }
-}
-
 // This block's share of the members, summed over the cluster in its order.
 template <int kRanks, int kCluster>
 __device__ __forceinline__ void StoreLong(const LoraStep& step, const LongTile& tile,
@@ -250,7 +233,7 @@ __device__ __forceinline__ void ShrinkPass(const LoraStep& step, const LoraTarge
   float sums[Pass::kParts][Pass::kOf / 2] = {};
   LongRows& rows = *reinterpret_cast<LongRows*>(shared + kLongRingBytes / sizeof(float4));
   rows.Set(step, targets, tile, ranks, first);
-  Pass(x, step.slab, rows, SharedAddress(shared)).Run(begin, end, first == 0, sums);
+  Pass(x, targets.in, step.slab, rows, SharedAddress(shared)).Run(begin, end, first == 0, sums);
   float* parts = reinterpret_cast<float*>(shared);
   Pass::Put(sums, parts);
   cooperative_groups::this_cluster().sync();

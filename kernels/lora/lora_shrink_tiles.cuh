@@ -68,4 +68,20 @@ struct RankBlocks {
   }
 };
 
+// The four ranks `quad` % 2 of a block of them to v of a member, zeros beyond the adapter's.
+__device__ __forceinline__ void StoreQuad(const LoraStep& step, const RankBlock& block, int member,
+                                          int quad, float4 sum) {
+  const int rank = block.first + quad % 2 * 4;
+  sum.x = rank < block.lora_rank ? sum.x : 0.0f;
+  sum.y = rank + 1 < block.lora_rank ? sum.y : 0.0f;
+  sum.z = rank + 2 < block.lora_rank ? sum.z : 0.0f;
+  sum.w = rank + 3 < block.lora_rank ? sum.w : 0.0f;
+  float* v = VOf(step, 1, member, block.target) + rank;
+  *reinterpret_cast<float4*>(v) = sum;
+  // The last block of an odd number of them fills up to 16 ranks.
+  if (block.first % 16 == 0 && block.first + 8 >= block.lora_rank) {
+    *reinterpret_cast<float4*>(v + 8) = {};
+  }
+}
+
 }  // namespace rootstock::kernels::cuda
