@@ -28,6 +28,7 @@ prefill128 kernels_attention_cuda_test FewAttentionLaunches.PrefillOfHeads128
 sampler kernels_sampler_cuda_test FewSamplerLaunches.*:CountsCuda.*
 lora kernels_lora_cuda_test Decode/LoraCudaTest.*/31:Decode/LoraCudaTest.*/61:Decode/LoraCudaTest.*/66
 lora_tile kernels_lora_cuda_test Decode/LoraCudaTest.*/60
+lora_any kernels_lora_cuda_test Any/LoraLongTest.*/4
 lora_long kernels_lora_cuda_test Long/LoraCudaTest.*/28:Long/LoraCudaTest.*/38
 lora_stream kernels_lora_cuda_test Long/LoraCudaTest.*/32
 lora_gemm kernels_linear_lora_cuda_test FewLoraLinearLaunches.Shrinks
