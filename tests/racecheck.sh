@@ -19,14 +19,16 @@ gemm4 kernels_linear_cuda_test Cases/FewLinearLaunches.*/3
 gemm5 kernels_linear_cuda_test Cases/FewLinearLaunches.*/4
 gemm_gated kernels_linear_cuda_test FewGatedLinearLaunches.*
 decode128 kernels_attention_cuda_test FewAttentionLaunches.DecodeOfHeads128
+decode_wide kernels_attention_cuda_test FewAttentionLaunches.DecodeOfWideGroups
 decode64 kernels_attention_cuda_test FewAttentionLaunches.DecodeOfHeads64
 plain kernels_attention_cuda_test FewAttentionLaunches.Plain
 mixed kernels_attention_cuda_test FewAttentionLaunches.Mixed
 fa2 kernels_attention_cuda_test FewAttentionLaunches.Fa2
 prefill64 kernels_attention_cuda_test FewAttentionLaunches.PrefillOfHeads64
 prefill128 kernels_attention_cuda_test FewAttentionLaunches.PrefillOfHeads128
-sampler kernels_sampler_cuda_test FewSamplerLaunches.*:CountsCuda.*
-lora kernels_lora_cuda_test Decode/LoraCudaTest.*/31:Decode/LoraCudaTest.*/61:Decode/LoraCudaTest.*/66
+sampler kernels_sampler_cuda_test FewSamplerLaunches.*:CountsCuda.*:SamplerCuda.TakesTokens*
+sampler_spill kernels_sampler_cuda_test SamplerCuda.AVocabularyThatSpills
+lora kernels_lora_cuda_test Decode/LoraCudaTest.*/31:Decode/LoraCudaTest.*/61:Decode/LoraCudaTest.*/64:Decode/LoraCudaTest.*/66
 lora_tile kernels_lora_cuda_test Decode/LoraCudaTest.*/60
 lora_any kernels_lora_cuda_test Any/LoraLongTest.*/4
 lora_long kernels_lora_cuda_test Long/LoraCudaTest.*/28:Long/LoraCudaTest.*/38
@@ -51,6 +53,10 @@ silu kernels_activation_cuda_test Any/SiluCudaTest.*/25:Any/SiluCudaTest.*/49:An
 silu_tile kernels_activation_cuda_test Any/SiluCudaTest.*/48
 silu_long kernels_activation_cuda_test Long/SiluCudaTest.*/12:Long/SiluCudaTest.*/13
 upload kernels_upload_cuda_test UploadCudaTest.*-*.DoesNotWait*
+peers kernels_collective_cuda_test Size/PeerCollectives.Graphs/0
+peers_words kernels_collective_cuda_test Size/PeerCollectives.Exact*/0
+peers_norm kernels_collective_cuda_test Size/SumNorm.AmongSums/0
+peers_lora kernels_collective_cuda_test Size/ExchangeLoraTest.EveryRank*/0
 CASES
 }
 

@@ -31,6 +31,10 @@ TEST(FewAttentionLaunches, DecodeOfHeads128) {
   CheckBest({Type::kBF16, {8, 2, 128}, 16}, kFewRows);
 }
 
+TEST(FewAttentionLaunches, DecodeOfWideGroups) {
+  CheckBest({Type::kBF16, {8, 1, 128}, 16}, kFewRows);
+}
+
 TEST(FewAttentionLaunches, DecodeOfHeads64) { CheckBest({Type::kBF16, {3, 1, 64}, 16}, kFewRows); }
 
 TEST(FewAttentionLaunches, Plain) {
