@@ -100,7 +100,8 @@ function(rootstock_gpu_test NAME)
   endif()
   rootstock_gpu_binary(${NAME} GTest::gmock_main ${ARGN})
   add_test(NAME ${NAME} COMMAND ${NAME})
-  set_tests_properties(${NAME} PROPERTIES TIMEOUT 300 LABELS gpu)
+  # Some look at what the GPU has free: one at a time.
+  set_tests_properties(${NAME} PROPERTIES TIMEOUT 300 LABELS gpu RESOURCE_LOCK gpu)
 endfunction()
 
 function(rootstock_gpus_test NAME RANKS)

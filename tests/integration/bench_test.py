@@ -14,15 +14,16 @@ import adapter_copies  # noqa: E402
 
 ADAPTERS = ["ok-plain-qv", "ok-all-linear"]
 STREAMS, TOKENS, ROUNDS = 3, 480, 1
+LABELS = {"tenant_class": "default", "operation": "completion"}
 
 
 class BenchTest(unittest.TestCase):
-    def bench(self, cluster, *flags):
+    def bench(self, cluster, *flags, what="streams", rounds=ROUNDS):
         names = [flag for name in ADAPTERS for flag in ("--name", name)]
         return subprocess.run(
-            [rig.BIN / "lora-bench", "streams", "--address", cluster.address, "--base", "base",
+            [rig.BIN / "lora-bench", what, "--address", cluster.address, "--base", "base",
              *names, "--streams", str(STREAMS), "--prompt-tokens", "6", "--first-id", "5",
-             "--last-id", "200", "--rounds", str(ROUNDS), *flags],
+             "--last-id", "200", "--rounds", str(rounds), *flags],
             capture_output=True, text=True, check=False, timeout=120)
 
     def test_streams_of_base_and_adapters_in_turn(self):
@@ -33,15 +34,27 @@ class BenchTest(unittest.TestCase):
             done = self.bench(cluster, "--max-tokens", str(TOKENS))
             self.assertEqual(done.returncode, 0, done.stderr)
             results = json.loads(done.stdout)
-            self.assertEqual(len(results), 9)
+            self.assertEqual(len(results), 11)
             self.assertEqual(sum(r["case"].endswith(", output") for r in results), 2)
             for result in results:
                 self.assertGreater(result["value"], 0, result["case"])
-            # One unmeasured round of each kind comes first.
-            tokens = STREAMS * TOKENS * 2 * (1 + ROUNDS)
+            # One unmeasured round of each kind comes first, prompts alone before each measured one.
+            tokens = STREAMS * 2 * (TOKENS * (1 + ROUNDS) + ROUNDS)
             rig.wait_for("the tokens", lambda: cluster.metric(
                 "output_tokens_total", tenant_class="default") == tokens)
             self.assertEqual(cluster.group()["widest_step"]["distinct_adapters"], len(ADAPTERS))
+
+            # Of random lengths, their mean given; every one is another request.
+            requests = cluster.metric("requests_total", outcome="ok", **LABELS)
+            churned = self.bench(cluster, "--max-tokens", "8", what="churn", rounds=5)
+            self.assertEqual(churned.returncode, 0, churned.stderr)
+            ended, output = json.loads(churned.stdout)
+            self.assertEqual(ended["value"], 5 * STREAMS)
+            self.assertGreater(output["value"], 0)
+            rig.wait_for("the requests", lambda: cluster.metric(
+                "requests_total", outcome="ok", **LABELS) == requests + 5 * STREAMS)
+            churn = cluster.metric("output_tokens_total", tenant_class="default") - tokens
+            self.assertTrue(5 * STREAMS < churn <= 15 * 5 * STREAMS, churn)
 
             refused = self.bench(cluster, "--max-tokens", "100000")
             self.assertEqual(refused.returncode, 1)

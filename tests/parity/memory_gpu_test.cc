@@ -2,10 +2,13 @@
 // what does not fit, loads without end; and what weights leave on the host.
 #include <cuda_runtime_api.h>
 
+#include <functional>
+#include <memory>
 #include <string>
 
 #include "common/base/status.h"
 #include "tests/parity/runtime_rank.h"
+#include "worker/weights/weights_rig.h"
 
 namespace rootstock {
 namespace {
@@ -165,21 +168,52 @@ TEST_F(MemoryGpuTest, ALoadWithoutMemoryIsRefusedWithTheSizes) {
 
 // The host keeps nothing of them; the pinned pieces that brought them go when it is asked what the
 // GPU has free for pages.
-TEST(HostMemoryGpuTest, WeightsLeaveNothingOnTheHost) {
-  auto backend = MakeCudaBackend(0, DType::kBF16);
-  ASSERT_TRUE(backend.ok()) << backend.status();
-  ModelSpec spec = *LoadModelSpec(kModel);
-  spec.hidden_size = 4096;
-  spec.vocab_size = 131072;
-  const TpPlan tp = *MakeTpPlan(spec, 1);
-  const uint64_t before = ResidentBytes();
-  const auto weights = ModelWeights::Dummy(spec, tp, 0, *backend->device, 1, {});
-  ASSERT_TRUE(weights.ok()) << weights.status();
-  ASSERT_GT((*weights)->device_bytes(), 2000 * kMiB);
-  ASSERT_TRUE(backend->device->FreeBytes().ok());
-  const uint64_t after = ResidentBytes();
-  std::printf("resident before and after weights: %zu, %zu MiB\n", before / kMiB, after / kMiB);
-  EXPECT_LT(after, before + 100 * kMiB);
+class HostMemoryGpuTest : public testing::Test {
+ protected:
+  using Load = std::function<absl::StatusOr<std::unique_ptr<ModelWeights>>(
+      const ModelSpec& spec, const TpPlan& tp, Device& device)>;
+
+  // Two matrices of that many rows of 8 KiB, and little else.
+  static ModelSpec WideSpec(int vocab_size) {
+    ModelSpec spec = *LoadModelSpec(kModel);
+    spec.architecture = Architecture::kQwen2;
+    spec.qkv_bias = true;
+    spec.hidden_size = 4096;
+    spec.vocab_size = vocab_size;
+    return spec;
+  }
+  static void ExpectNothingStays(const ModelSpec& spec, const Load& load) {
+    auto backend = MakeCudaBackend(0, DType::kBF16);
+    ASSERT_TRUE(backend.ok()) << backend.status();
+    const TpPlan tp = *MakeTpPlan(spec, 1);
+    const uint64_t before = ResidentBytes();
+    const auto weights = load(spec, tp, *backend->device);
+    ASSERT_TRUE(weights.ok()) << weights.status();
+    ASSERT_GT((*weights)->device_bytes(), uint64_t{16384} * spec.vocab_size);
+    ASSERT_TRUE(backend->device->FreeBytes().ok());
+    const uint64_t after = ResidentBytes();
+    std::printf("resident before and after weights: %zu, %zu MiB\n", before / kMiB, after / kMiB);
+    EXPECT_LT(after, before + 100 * kMiB);
+  }
+};
+
+TEST_F(HostMemoryGpuTest, RandomWeightsLeaveNothing) {
+  ExpectNothingStays(WideSpec(131072), [](const ModelSpec& spec, const TpPlan& tp, Device& device) {
+    return ModelWeights::Dummy(spec, tp, 0, device, 1, {});
+  });
+}
+
+// Half a GiB of them: neither a mapping of the file stays nor what it was read into.
+TEST_F(HostMemoryGpuTest, WeightsOfAFileLeaveNothing) {
+  const ModelSpec spec = WideSpec(32768);
+  ModelDir dir("host-memory");
+  dir.AddModel(spec, DType::kBF16);
+  dir.Write();
+  ExpectNothingStays(spec, [&dir](const ModelSpec& spec, const TpPlan& tp, Device& device) {
+    LoadOptions options;
+    options.dtype = DType::kBF16;
+    return ModelWeights::Load(dir.path(), spec, tp, 0, device, options);
+  });
 }
 
 }  // namespace

@@ -68,6 +68,10 @@ TEST_P(RuntimeGpuTest, AnswersAsTheHostDoesAttachAfterAttach) {
   gpu.Attach(GetParam().seqs, GetParam().tokens);
   gpu.Load(adapter, 370);
   ExpectSame(gpu.Run(sequences, prompts), expected);
+  EXPECT_FALSE(cpu.last_step().span.has_value());
+  ASSERT_TRUE(gpu.last_step().span.has_value());
+  EXPECT_GT(gpu.last_step().span->busy, 0);
+  EXPECT_GE(gpu.last_step().span->gap, 0);
   // The same limits: nothing is recorded anew. Others: everything is. The adapter stays.
   gpu.Attach(GetParam().seqs, GetParam().tokens);
   ExpectSame(gpu.Run(sequences, prompts), expected);

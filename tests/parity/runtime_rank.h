@@ -67,6 +67,7 @@ class RuntimeRank {
     ASSERT_TRUE(report.ok()) << report.status();
   }
   const PageGeometry& geometry() const { return model_->info().geometry; }
+  const StepFacts& last_step() const { return runtime_->last_step(); }
   std::optional<DeviceMemoryUse> memory() { return model_->memory(); }
 
   // The digest stands for kAdapter with its B times `scale`.

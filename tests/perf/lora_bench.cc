@@ -11,6 +11,7 @@
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/flags/commands.h"
+#include "tests/perf/churn_bench.h"
 #include "tests/perf/cold_bench.h"
 #include "tests/perf/collectives_bench.h"
 #include "tests/perf/first_token_bench.h"
@@ -328,6 +329,10 @@ int Main(int argc, char** argv) {
         .help = "gRPC streams against a running coordinator",
         .table = StreamFlags(flags),
         .run = [&] { return Report(RunStreamBench(flags.streams), flags, command_line); }},
+       {.name = "churn",
+        .help = "streams of random lengths that come and go; flags of `streams`",
+        .table = StreamFlags(flags),
+        .run = [&] { return Report(RunChurnBench(flags.streams), flags, command_line); }},
        {.name = "first-token",
         .help = "time to the first token while adapters exceed what fits; flags of `streams`",
         .table = StreamFlags(flags),

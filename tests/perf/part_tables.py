@@ -68,3 +68,15 @@ def equal_bits():
         yield f"| {label} | " + " | ".join(f"{v[what]:.1f}" for v in found.values()) + " |"
     costs = [f"{100 * v['cost']:.1f} %" if v["cost"] > 0 else "none" for v in found.values()]
     yield f"| cost | {' | '.join(costs)} |"
+
+
+def ceilings():
+    """What each bench measured before its figures; files from before it did so have floors of what is given."""
+    yield from ("| file | read bandwidth, TB/s | bf16 GEMM, TFLOP/s |", "|---|---|---|")
+    for name in ("gpu-step-8b", "gpu-step-13b", "gpu-step-8b-8k", "gpu-mixed-ranks", "gpu-lora-decode",
+                 "gpu-lora-decode-13b", "gpu-ops"):
+        found = read(name)
+        if not found:
+            continue
+        both = [found.get(case, {}).get("value") for case in ("read bandwidth, 4 GiB", "bf16 GEMM 8192^3")]
+        yield f"| {name} | " + (f"{both[0]:.2f} | {both[1]:.0f} |" if all(both) else "4.39 taken | 804 taken |")

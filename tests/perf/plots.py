@@ -81,14 +81,14 @@ def entries(folder, name):
 
 def decode_step(folder, out):
     ours = {}
-    for case, entry in entries(folder, "gpu-step-8b.json").items():
-        match = re.fullmatch(r"decode rows=(\d+) .*?(?:base|adapters=(\d+) r=16), median", case)
+    for case, entry in entries(folder, "gpu-stack.json").items():
+        match = re.fullmatch(r"streams=(\d+) prompt=1024 (?:base|adapters=(\d+)), time a token", case)
         if match:
             ours[f"{match[1]}x{match[2] or 0}"] = entry["value"]
     groups = [g for g in PEER_STEP if g in ours]
     series = [("ours", [ours[g] for g in groups]), ("best of vLLM and SGLang", [PEER_STEP[g] for g in groups])]
     write(out / "decode-step.svg", 640,
-          panel(0, 630, "8B, ms a decode step, rows x adapters of r16", groups, series, number="{:.2f}"))
+          panel(0, 630, "8B, ms a token of a stream, streams x adapters of r16", groups, series, number="{:.2f}"))
 
 
 def prefill_lora(folder, out):

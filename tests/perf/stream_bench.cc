@@ -58,20 +58,41 @@ absl::StatusOr<StreamRound> RunRound(const StreamBenchOptions& options,
   return RoundOf(streams.arrivals, streams.start);
 }
 
+struct Rounds {
+  std::vector<StreamRound> streams;
+  std::vector<double> prompt_seconds;  // of all prompts, with one token each
+};
+
+// Prompts alone first: nothing decodes beside them.
+absl::Status AddRound(const StreamBenchOptions& options, const std::vector<std::string>& models,
+                      v1::Inference::Stub& stub, std::mt19937& random, Rounds& rounds) {
+  StreamBenchOptions prompts = options;
+  prompts.max_tokens = 1;
+  ASSIGN_OR_RETURN(const Streams first, RunStreams(prompts, models, stub, random));
+  Clock::time_point last = first.start;
+  for (const Arrivals& stream : first.arrivals) last = std::max(last, stream.back());
+  rounds.prompt_seconds.push_back(std::chrono::duration<double>(last - first.start).count());
+  ASSIGN_OR_RETURN(const StreamRound round, RunRound(options, models, stub, random));
+  rounds.streams.push_back(round);
+  return absl::OkStatus();
+}
+
 struct Medians {
   double tokens_per_second = 0;
   double first_tokens = 0;
   double output_per_second = 0;
+  double prompt_seconds = 0;
 };
 
-Medians MedianOf(const std::vector<StreamRound>& rounds) {
+Medians MedianOf(const Rounds& rounds) {
   std::vector<double> rates, firsts, outputs;
-  for (const StreamRound& round : rounds) {
+  for (const StreamRound& round : rounds.streams) {
     rates.push_back(round.tokens_per_second);
     firsts.push_back(round.first_tokens);
     outputs.push_back(round.output_per_second);
   }
-  return {Quantile(rates, 0.5), Quantile(firsts, 0.5), Quantile(outputs, 0.5)};
+  return {Quantile(rates, 0.5), Quantile(firsts, 0.5), Quantile(outputs, 0.5),
+          Quantile(rounds.prompt_seconds, 0.5)};
 }
 
 }  // namespace
@@ -88,18 +109,17 @@ absl::StatusOr<std::vector<BenchResult>> RunStreamBench(const StreamBenchOptions
   // Adapters come to the device and workspaces are touched; streams need not overlap meanwhile.
   RETURN_IF_ERROR(RunStreams(options, {options.base}, *stub, random).status());
   RETURN_IF_ERROR(RunStreams(options, options.adapters, *stub, random).status());
-  std::vector<StreamRound> base_rounds, mixed_rounds;
+  Rounds base_rounds, mixed_rounds;
   for (int round = 0; round < options.rounds; ++round) {
-    ASSIGN_OR_RETURN(const StreamRound b, RunRound(options, {options.base}, *stub, random));
-    base_rounds.push_back(b);
-    ASSIGN_OR_RETURN(const StreamRound m, RunRound(options, options.adapters, *stub, random));
-    mixed_rounds.push_back(m);
+    RETURN_IF_ERROR(AddRound(options, {options.base}, *stub, random, base_rounds));
+    RETURN_IF_ERROR(AddRound(options, options.adapters, *stub, random, mixed_rounds));
   }
   const Medians base = MedianOf(base_rounds), mixed = MedianOf(mixed_rounds);
   const std::string name =
       absl::StrCat("streams=", options.streams, " prompt=", options.prompt_tokens);
   const std::string with = absl::StrCat(name, " adapters=", options.adapters.size());
   const double step = options.streams * 1e3;
+  const double prompts = 1.0 * options.streams * options.prompt_tokens;
   return std::vector<BenchResult>{
       {"", name + " base, decode", base.tokens_per_second, 0, "higher", "tokens/s"},
       {"", with + ", decode", mixed.tokens_per_second, 0, "higher", "tokens/s"},
@@ -111,6 +131,8 @@ absl::StatusOr<std::vector<BenchResult>> RunStreamBench(const StreamBenchOptions
       {"", with + ", last first token", mixed.first_tokens * 1e3, 0, "lower", "ms"},
       {"", name + " base, output", base.output_per_second, 0, "higher", "tokens/s"},
       {"", with + ", output", mixed.output_per_second, 0, "higher", "tokens/s"},
+      {"", name + " base, prefill", prompts / base.prompt_seconds, 0, "higher", "tokens/s"},
+      {"", with + ", prefill", prompts / mixed.prompt_seconds, 0, "higher", "tokens/s"},
   };
 }
 

@@ -23,7 +23,8 @@ struct StreamBenchOptions {
 
 // Decode rate (tokens a second over all streams) of base streams and of adapter streams, while all
 // streams of a round decode: from the last first token to the first last one. And milliseconds a
-// token of one stream, the cost of adapters as their ratio, and the time to the last first token.
+// token of one stream, the cost of adapters as their ratio, the time to the last first token, and
+// the rate of prompts that end with their first one.
 absl::StatusOr<std::vector<BenchResult>> RunStreamBench(const StreamBenchOptions& options);
 
 }  // namespace rootstock

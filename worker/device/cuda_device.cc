@@ -97,8 +97,10 @@ absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Create(int index) {
       cudaStreamCreateWithFlags(&device->notify_stream_, cudaStreamNonBlocking), "stream"));
   RETURN_IF_ERROR(CudaStatus(
       cudaEventCreateWithFlags(&device->notify_event_, cudaEventDisableTiming), "event"));
-  for (cudaEvent_t& mark : device->marks_) {
-    RETURN_IF_ERROR(CudaStatus(cudaEventCreateWithFlags(&mark, cudaEventDisableTiming), "event"));
+  for (auto* events : {&device->marks_, &device->begins_}) {
+    for (cudaEvent_t& event : *events) {
+      RETURN_IF_ERROR(CudaStatus(cudaEventCreate(&event), "event"));  // with the time
+    }
   }
   // Small allocations come and go with adapters: what was freed stays with the pool.
   cudaMemPool_t pool = nullptr;
@@ -119,8 +121,10 @@ CudaDevice::~CudaDevice() {
     if (staging.data != nullptr) cudaFreeHost(staging.data);
     if (staging.copied != nullptr) cudaEventDestroy(staging.copied);
   }
-  for (const cudaEvent_t mark : marks_) {
-    if (mark != nullptr) cudaEventDestroy(mark);
+  for (const auto* events : {&marks_, &begins_}) {
+    for (const cudaEvent_t event : *events) {
+      if (event != nullptr) cudaEventDestroy(event);
+    }
   }
   if (notify_event_ != nullptr) cudaEventDestroy(notify_event_);
   if (notify_stream_ != nullptr) cudaStreamDestroy(notify_stream_);
@@ -196,7 +200,27 @@ absl::Status CudaDevice::Read(const void* from, std::span<std::byte> out) {
 // A failed record shows when the mark is waited for: the device is broken.
 uint64_t CudaDevice::Mark() {
   cudaEventRecord(marks_[num_marks_ % marks_.size()], stream_);
+  spans_[num_marks_ % spans_.size()] = {begun_, last_span_};
+  if (std::exchange(begun_, false)) last_span_ = num_marks_;
   return num_marks_++;
+}
+
+void CudaDevice::BeginSpan() {
+  if (begun_) return;
+  begun_ = cudaEventRecord(begins_[num_marks_ % begins_.size()], stream_) == cudaSuccess;
+}
+
+// Read from events that have run, so nothing waits.
+std::optional<DeviceSpan> CudaDevice::SpanOf(uint64_t mark) {
+  const auto [begun, before] = spans_[mark % spans_.size()];
+  if (!begun || !before.has_value() || num_marks_ - *before > marks_.size()) return std::nullopt;
+  const cudaEvent_t begin = begins_[mark % begins_.size()];
+  float gap_ms = 0, busy_ms = 0;
+  if (cudaEventElapsedTime(&gap_ms, marks_[*before % marks_.size()], begin) != cudaSuccess ||
+      cudaEventElapsedTime(&busy_ms, begin, marks_[mark % marks_.size()]) != cudaSuccess) {
+    return std::nullopt;
+  }
+  return DeviceSpan{1e-3 * gap_ms, 1e-3 * busy_ms};
 }
 
 absl::Status CudaDevice::Wait(uint64_t mark) {

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "worker/device/device.h"
@@ -35,10 +36,13 @@ class CudaDevice : public Device {
   absl::Status Read(const void* from, std::span<std::byte> out) override;
   uint64_t Mark() override;
   absl::Status Wait(uint64_t mark) override;
+  std::optional<DeviceSpan> SpanOf(uint64_t mark) override;
   void NotifyWhenDone(std::function<void()> done) override;
   absl::StatusOr<std::unique_ptr<CopyLane>> MakeCopyLane() override;
 
   cudaStream_t stream() const { return stream_; }
+  // What is enqueued from now on, up to the next Mark, is a span. Nothing while one goes on.
+  void BeginSpan();
   static absl::StatusOr<uint64_t> FreeBytesOf(int index);
   // Of the host, without touching any.
   static int Count();
@@ -51,6 +55,10 @@ class CudaDevice : public Device {
     size_t bytes = 0;
     cudaEvent_t copied = nullptr;
   };
+  struct MarkedSpan {
+    bool begun = false;
+    std::optional<uint64_t> before;  // mark of the span before
+  };
 
   CudaDevice() = default;
 
@@ -60,8 +68,11 @@ class CudaDevice : public Device {
   cudaStream_t stream_ = nullptr;
   cudaStream_t notify_stream_ = nullptr;
   cudaEvent_t notify_event_ = nullptr;
-  std::array<cudaEvent_t, 8> marks_ = {};
+  std::array<cudaEvent_t, 8> marks_ = {}, begins_ = {};
+  std::array<MarkedSpan, 8> spans_ = {};
   uint64_t num_marks_ = 0;
+  bool begun_ = false;                 // a span that no mark has ended
+  std::optional<uint64_t> last_span_;  // its mark
   Staging staging_[2];
   int next_staging_ = 0;
   std::byte* staged_to_ = nullptr;

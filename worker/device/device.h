@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -41,6 +42,12 @@ class DeviceBuffer {
 
 class CopyLane;
 
+// Of a span of work on a device, in seconds of its clock.
+struct DeviceSpan {
+  double gap = 0;   // from the end of the span before to its begin
+  double busy = 0;  // from its begin to its end
+};
+
 // Where weights, pages and workspaces live. Implementations: CpuDevice, CudaDevice. *Step thread
 // only.*
 class Device {
@@ -67,6 +74,9 @@ class Device {
   // error of the device. The eight latest marks can be waited for.
   virtual uint64_t Mark() = 0;
   virtual absl::Status Wait(uint64_t mark) = 0;
+  // Of the span that ends with the mark, one of the eight latest, after Wait(mark). Nothing where
+  // operators began none, of the first, and on a device that does not tell.
+  virtual std::optional<DeviceSpan> SpanOf(uint64_t) { return std::nullopt; }
   // Calls `done`, on any thread, when all that was enqueued so far has run or the device has
   // failed. `done` calls no Device.
   virtual void NotifyWhenDone(std::function<void()> done) = 0;

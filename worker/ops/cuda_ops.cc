@@ -101,7 +101,9 @@ absl::Status CudaOps::BeginStep(const StepView& step) {
   graph_ = every_token_has_output_ && !step.by_layer ? FindGraph(sizes) : nullptr;
   if (graph_ != nullptr) sizes = graph_->sizes;
   RETURN_IF_ERROR(step_->Fill(step, sizes, memory_.page_tokens));
-  return Enter(sizes, max_q_len);
+  RETURN_IF_ERROR(Enter(sizes, max_q_len));
+  device_.BeginSpan();  // behind the wait for the uploads: while it waits the device is idle
+  return absl::OkStatus();
 }
 
 absl::Status CudaOps::Run(const std::function<absl::Status()>& forward) {

@@ -28,6 +28,7 @@ class FakeModel : public StepModel {
   bool asynchronous() const override { return leaves_running; }
   uint64_t Mark() override { return device_.Mark(); }
   absl::Status Wait(uint64_t mark) override { return device_.Wait(mark); }
+  std::optional<DeviceSpan> SpanOf(uint64_t) override { return span; }
   void NotifyWhenDone(std::function<void()> done) override { done(); }
   absl::StatusOr<const float*> Forward(const ForwardBatch& batch) override;
   // Counts each segment of the batch once in both kernels.
@@ -40,6 +41,7 @@ class FakeModel : public StepModel {
 
   bool leaves_running = false;
   std::optional<DeviceMemoryUse> memory_use;
+  std::optional<DeviceSpan> span;  // of every step
   int forwards = 0;
   int max_outputs = 0;
   std::vector<int> outputs_seen;  // logit rows of each forward

@@ -53,6 +53,7 @@ class LoadedModel : public StepModel {
   bool asynchronous() const override { return backend_.asynchronous; }
   uint64_t Mark() override { return backend_.device->Mark(); }
   absl::Status Wait(uint64_t mark) override { return backend_.device->Wait(mark); }
+  std::optional<DeviceSpan> SpanOf(uint64_t mark) override { return backend_.device->SpanOf(mark); }
   void NotifyWhenDone(std::function<void()> done) override {
     backend_.device->NotifyWhenDone(std::move(done));
   }

@@ -4,9 +4,11 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "common/plan/plan.h"
+#include "worker/device/device.h"
 #include "worker/ops/ops.h"
 
 namespace rootstock {
@@ -19,6 +21,7 @@ struct StepFacts {
   uint32_t distinct_adapters = 0;
   uint64_t duration_us = 0;
   LoraKernelStats lora_shrink, lora_expand;  // of all its forward passes
+  std::optional<DeviceSpan> span;            // on the device, where that tells
 };
 
 // What becomes of one row of logits.

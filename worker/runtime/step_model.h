@@ -52,6 +52,7 @@ class StepModel {
   // See Device.
   virtual uint64_t Mark() = 0;
   virtual absl::Status Wait(uint64_t mark) = 0;
+  virtual std::optional<DeviceSpan> SpanOf(uint64_t mark) = 0;
   // Calls `done`, on any thread, when all that was enqueued so far has run or the device has
   // failed.
   virtual void NotifyWhenDone(std::function<void()> done) = 0;

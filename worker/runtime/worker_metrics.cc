@@ -15,6 +15,8 @@ const char* PhaseOf(const StepFacts& step) {
   return step.prefill_rows == step.requests ? "prefill" : "mixed";
 }
 
+std::vector<std::string> PhaseNames() { return {"prefill", "decode", "mixed"}; }
+
 // A fused kernel reports as such instead of as its two halves.
 std::vector<std::string> LoraKernels() { return {"shrink", "expand", "fused"}; }
 
@@ -53,7 +55,7 @@ WorkerMetrics::WorkerMetrics(Metrics& m, int tp_rank, const WorkerFacts& facts)
       step_duration_(
           m.MakeHistogram("step_duration_seconds", "Time of a step on this tp_rank.",
                           {.001, .002, .004, .006, .008, .01, .015, .02, .03, .05, .1, .2, .5, 1},
-                          {{"tp_rank", {tp_rank_}}, {"phase", {"prefill", "decode", "mixed"}}})),
+                          {{"tp_rank", {tp_rank_}}, {"phase", PhaseNames()}})),
       batch_tokens_(m.MakeHistogram("step_batch_tokens", "Tokens run in a step.",
                                     PowersOfTwo(kMostTokens), {{"tp_rank", {tp_rank_}}})),
       batch_requests_(m.MakeHistogram("step_batch_requests", "Sequences run in a step.",
@@ -95,6 +97,13 @@ WorkerMetrics::WorkerMetrics(Metrics& m, int tp_rank, const WorkerFacts& facts)
   } else {
     memory_ = m.MakeGauge("gpu_memory_bytes", "Device memory by what it holds.",
                           {{"tp_rank", {tp_rank_}}, {"kind", MemoryKinds()}});
+    step_busy_ = m.MakeCounter("step_device_seconds_total",
+                               "Time of the device in steps, from the first operation to the last.",
+                               {{"tp_rank", {tp_rank_}}, {"phase", PhaseNames()}});
+    step_gap_ = m.MakeCounter("step_gap_seconds_total",
+                              "Time of the device from the end of a step to the begin of the next, "
+                              "by the phase of the latter.",
+                              {{"tp_rank", {tp_rank_}}, {"phase", PhaseNames()}});
     MakeLossFamilies(m);
   }
   m.MakeInfo("worker_info", "What this worker is.",
@@ -144,6 +153,9 @@ void WorkerMetrics::ObserveStep(const StepFacts& step) {
   distinct_adapters_.At(tp_rank_).Observe(step.distinct_adapters);
   CountLora("shrink", step.lora_shrink);
   CountLora("expand", step.lora_expand);
+  if (!step.span.has_value() || !step_busy_.has_value()) return;
+  step_busy_->At(tp_rank_, PhaseOf(step)).Add(step.span->busy);
+  step_gap_->At(tp_rank_, PhaseOf(step)).Add(step.span->gap);
 }
 
 void WorkerMetrics::ObserveWork(std::span<const uint64_t> work_us) {

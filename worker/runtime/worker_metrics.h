@@ -54,6 +54,7 @@ class WorkerMetrics {
   const Family<Gauge> last_step_;
   std::optional<Family<Histogram>> skew_;                                // tp_rank 0
   std::optional<Family<Gauge>> memory_;                                  // on a GPU
+  std::optional<Family<Counter>> step_busy_, step_gap_;                  // likewise
   std::optional<Family<Counter>> nccl_aborts_, nccl_errors_, watchdog_;  // likewise
   std::array<CollectiveCounters, kAllCollectiveOps.size()> seen_{};
   LoadStats loads_seen_;

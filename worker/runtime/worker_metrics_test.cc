@@ -49,6 +49,29 @@ TEST(WorkerMetrics, DeviceMemoryIsShownOnAGpuAlone) {
   EXPECT_THAT(on_cpu.Text(), HasSubstr("lora_kernel_seconds"));
 }
 
+TEST(WorkerMetrics, TimeOfTheDeviceInStepsAndBetweenThem) {
+  Metrics on_gpu, on_cpu;
+  WorkerMetrics gpu(on_gpu, 0, {"GPU-1", "n", "g", "rootstock 0"});
+  StepFacts decode{5, 2, 0, 1, 3000}, mixed{9, 2, 1, 0, 3000};
+  decode.span = {0.25, 2};
+  mixed.span = {0.5, 4};
+  gpu.ObserveStep(decode);
+  gpu.ObserveStep(mixed);
+  gpu.ObserveStep(decode);
+  decode.span = std::nullopt;
+  gpu.ObserveStep(decode);
+  for (const char* line : {R"(rootstock_step_device_seconds_total{phase="decode",tp_rank="0"} 4)",
+                           R"(rootstock_step_device_seconds_total{phase="mixed",tp_rank="0"} 4)",
+                           R"(rootstock_step_gap_seconds_total{phase="decode",tp_rank="0"} 0.5)",
+                           R"(rootstock_step_gap_seconds_total{phase="mixed",tp_rank="0"} 0.5)",
+                           R"(rootstock_step_gap_seconds_total{phase="prefill",tp_rank="0"} 0)"}) {
+    EXPECT_THAT(on_gpu.Text(), HasSubstr(line));
+  }
+  WorkerMetrics cpu(on_cpu, 0, {"", "n", "g", "rootstock 0"});
+  cpu.ObserveStep(mixed);
+  EXPECT_THAT(on_cpu.Text(), Not(HasSubstr("step_gap")));
+}
+
 TEST(WorkerMetrics, ALostGroupIsCountedByWhatToldOfIt) {
   using Cause = GroupLoss::Cause;
   Metrics on_gpu, on_cpu;

@@ -254,6 +254,7 @@ absl::StatusOr<Completion> WorkerRuntime::Finish() {
   const Clock::time_point now = Clock::now();
   // A step that was enqueued behind another began when that one ended.
   step.facts.duration_us = Micros(now - std::max(step.start, finished_));
+  step.facts.span = model_.SpanOf(step.mark);
   finished_ = now;
   last_step_ = step.facts;
   Completion completion{step.id, absl::OkStatus(), {}};

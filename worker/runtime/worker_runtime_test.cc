@@ -289,9 +289,11 @@ TEST_F(RuntimeTest, StepsLeftRunningFinishInTurn) {
   start({{MakeSequence(0, 4, Greedy()), MakeSequence(1, 3, Greedy())},
          {Row(0, 0, a, Pages({1, 2})), Row(1, 0, b, Pages({3, 4}))}});
   start({{}, {Row(0, 4, {}, {}), Row(1, 3, {}, {})}});
+  rank_.model.span = DeviceSpan{0.5, 3};
   EXPECT_EQ(rank_.runtime.num_running(), 2u);
   EXPECT_TRUE(rank_.Run(ReleaseSlots{{SequenceSlot(1)}}).outcome.ok());
   StepResult r = finish();
+  EXPECT_EQ(rank_.runtime.last_step().span->busy, 3);
   Tokens got = r.rows.at(0).tokens, other = r.rows.at(1).tokens;
   start({{MakeSequence(1, 4, Greedy())}, {Row(1, 0, a, Pages({5, 6})), Row(0, 5, {}, {})}});
   r = finish();
