@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <ctime>
 #include <optional>
 #include <string>
 #include <vector>
@@ -39,6 +40,14 @@ inline std::optional<SiteShape> TakeShape(std::vector<std::string>& args) {
     return shape;
   }
   return std::nullopt;
+}
+
+// UTC, 2026-11-30.
+inline std::string Today() {
+  const std::time_t now = std::time(nullptr);
+  char text[16];
+  std::strftime(text, sizeof text, "%Y-%m-%d", std::gmtime(&now));
+  return text;
 }
 
 inline LoraTargets SiteTargets(SiteKind kind, const SiteShape& shape) {

@@ -191,9 +191,10 @@ void RunGoals(const Bench& bench, const Fork& fork, const char* commit) {
   const char* const shape = bench.shape.name;
   const auto print = [&](const std::string& name, const std::string& fields) {
     std::printf(
-        "  {\"case\": \"%s\", %s, \"machine\": \"H200\", \"commit\": \"%s\", \"command\": "
+        "  {\"case\": \"%s\", %s, \"machine\": \"H200\", \"date\": \"%s\", \"commit\": \"%s\", "
+        "\"command\": "
         "\"kernels_lora_cuda_bench goals %s --shape %s\"},\n",
-        name.c_str(), fields.c_str(), commit, commit, shape);
+        name.c_str(), fields.c_str(), Today().c_str(), commit, commit, shape);
   };
   const auto ceiling = [&](const char* name, double value, const char* unit) {
     print(name, "\"value\": " + std::to_string(value) + ", \"better\": \"higher\", \"unit\": \"" +

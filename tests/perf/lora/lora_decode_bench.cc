@@ -103,10 +103,11 @@ class Report {
   void PrintEntry(const std::string& name, const std::string& fields) {
     const bool first = std::exchange(first_, false);
     std::printf(
-        "%s {\"case\": \"%s\", %s, \"machine\": \"H200\", \"commit\": \"%s\", \"command\": "
+        "%s {\"case\": \"%s\", %s, \"machine\": \"H200\", \"date\": \"%s\", \"commit\": \"%s\", "
+        "\"command\": "
         "\"kernels_lora_decode_bench %s --shape %s\"}",
-        first ? "[\n" : ",\n", name.c_str(), fields.c_str(), commit_.c_str(), commit_.c_str(),
-        shape_.c_str());
+        first ? "[\n" : ",\n", name.c_str(), fields.c_str(), Today().c_str(), commit_.c_str(),
+        commit_.c_str(), shape_.c_str());
     std::fflush(stdout);
   }
   void Print(int goal, const std::string& name, double value, double bound, const char* unit) {
