@@ -4,15 +4,14 @@
 #include <utility>
 
 #include "common/base/status.h"
-#include "common/lora/peft_loader.h"
 
 namespace rootstock {
 
-AdapterLoader MakeAdapterLoader(ModelSpec model, std::string served_name, int max_lora_rank) {
+AdapterLoader MakeAdapterLoader(ModelSpec model, std::string served_name,
+                                const PeftLimits& limits) {
   return [model = std::move(model), served_name = std::move(served_name),
-          max_lora_rank](const std::filesystem::path& directory) -> absl::StatusOr<LoadedAdapter> {
-    ASSIGN_OR_RETURN(const PeftAdapter adapter,
-                     LoadPeftAdapter(directory, model, {.max_lora_rank = max_lora_rank}));
+          limits](const std::filesystem::path& directory) -> absl::StatusOr<LoadedAdapter> {
+    ASSIGN_OR_RETURN(const PeftAdapter adapter, LoadPeftAdapter(directory, model, limits));
     std::string blob = EncodeCanonical(adapter, model);
     const Receipt receipt = MakeReceipt(adapter, model, blob, served_name);
     return LoadedAdapter{receipt.digest, adapter.spec, ReceiptToJson(receipt), std::move(blob),

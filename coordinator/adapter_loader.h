@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "common/lora/peft_loader.h"
 #include "common/lora/receipt.h"
 #include "common/model/model_spec.h"
 #include "coordinator/adapters/adapter.h"
@@ -10,7 +11,7 @@
 namespace rootstock {
 
 // Adapters of `model`; names in receipts are compared with `served_name`.
-AdapterLoader MakeAdapterLoader(ModelSpec model, std::string served_name, int max_lora_rank);
+AdapterLoader MakeAdapterLoader(ModelSpec model, std::string served_name, const PeftLimits& limits);
 
 // Keys are those of the Receipt message in adapters.proto: what follows from the content, and what
 // only the config said.

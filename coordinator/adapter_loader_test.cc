@@ -17,7 +17,7 @@ TEST(AdapterLoader, ReadsADirectoryWithItsReceipt) {
   const auto model = LoadModelSpec(std::string(kCases) + "models/tiny-llama");
   ASSERT_TRUE(model.ok()) << model.status();
   const auto loaded =
-      MakeAdapterLoader(*model, "tiny", 256)(std::string(kCases) + "adapters/ok-plain-qv");
+      MakeAdapterLoader(*model, "tiny", {})(std::string(kCases) + "adapters/ok-plain-qv");
   ASSERT_TRUE(loaded.ok()) << loaded.status();
   EXPECT_EQ(loaded->digest, Sha256Of(loaded->canonical));
   EXPECT_EQ(loaded->spec.modules.size(), 6u);
@@ -49,7 +49,7 @@ TEST(AdapterLoader, L3NothingOfAnAdapterButItsTensorsIsTaken) {
   auto config = nlohmann::json::parse(text.str());
   config["auto_mapping"] = {{"base_model_class", "X"}, {"parent_library", "x"}};
   std::ofstream(dir / "adapter_config.json") << config.dump();
-  const auto load = MakeAdapterLoader(*model, "tiny", 256);
+  const auto load = MakeAdapterLoader(*model, "tiny", {});
   const auto with = load(dir), without = load(plain);
   ASSERT_TRUE(with.ok()) << with.status();
   ASSERT_TRUE(without.ok());
@@ -62,7 +62,7 @@ TEST(AdapterLoader, L3NothingOfAnAdapterButItsTensorsIsTaken) {
 TEST(AdapterLoader, WhatTheConfigSaysIsNoPartOfTheContentsReceipt) {
   const auto model = LoadModelSpec(std::string(kCases) + "models/tiny-llama");
   ASSERT_TRUE(model.ok()) << model.status();
-  const auto load = MakeAdapterLoader(*model, "tiny", 256);
+  const auto load = MakeAdapterLoader(*model, "tiny", {});
   const std::filesystem::path plain = std::string(kCases) + "adapters/ok-plain-qv";
   const auto copy = std::filesystem::path(testing::TempDir()) / "adapter_loader_secret";
   std::filesystem::remove_all(copy);
@@ -85,9 +85,20 @@ TEST(AdapterLoader, WhatTheConfigSaysIsNoPartOfTheContentsReceipt) {
 TEST(AdapterLoader, TheRankCeilingIsAFlag) {
   const auto model = LoadModelSpec(std::string(kCases) + "models/tiny-llama");
   ASSERT_TRUE(model.ok());
-  const auto loaded =
-      MakeAdapterLoader(*model, "tiny", 4)(std::string(kCases) + "adapters/ok-plain-qv");
+  const auto loaded = MakeAdapterLoader(
+      *model, "tiny", {.max_lora_rank = 4})(std::string(kCases) + "adapters/ok-plain-qv");
   EXPECT_EQ(GetErrorDetail(loaded.status())->reason, Reason::kRankTooHigh);
+}
+
+// Whichever way it came.
+TEST(AdapterLoader, TheBytesOfTheWeightsAreBoundedByAFlag) {
+  const auto model = LoadModelSpec(std::string(kCases) + "models/tiny-llama");
+  ASSERT_TRUE(model.ok());
+  const std::string plain = std::string(kCases) + "adapters/ok-plain-qv";
+  const uint64_t bytes = std::filesystem::file_size(plain + "/adapter_model.safetensors");
+  EXPECT_TRUE(MakeAdapterLoader(*model, "tiny", {.max_bytes = bytes})(plain).ok());
+  const auto loaded = MakeAdapterLoader(*model, "tiny", {.max_bytes = bytes - 1})(plain);
+  EXPECT_EQ(GetErrorDetail(loaded.status())->reason, Reason::kSizeLimit);
 }
 
 TEST(AdapterLoader, NamesThatAreNoUtf8KeepTheReceipt) {

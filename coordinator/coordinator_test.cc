@@ -28,7 +28,7 @@ std::unique_ptr<Registry> OpenRegistry(const fs::path& data) {
   EXPECT_TRUE(model.ok()) << model.status();
   auto registry = Registry::Open({.data_dir = data,
                                   .base_name = "tiny-llama",
-                                  .loader = MakeAdapterLoader(*model, "tiny-llama", 256),
+                                  .loader = MakeAdapterLoader(*model, "tiny-llama", {}),
                                   .unix_ms = [] { return int64_t{1}; }});
   EXPECT_TRUE(registry.ok()) << registry.status();
   return *std::move(registry);

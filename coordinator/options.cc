@@ -80,7 +80,7 @@ std::vector<FlagSpec> AdapterFlags(CoordinatorOptions& o) {
        .min = 0},
       {.name = "max-adapter-bytes",
        .target = &o.max_adapter_bytes,
-       .help = "of a weights file that is uploaded or fetched",
+       .help = "of an adapter's weights file",
        .min = 1},
       {.name = "max-tenant-upload-bytes",
        .target = &o.max_tenant_upload_bytes,

@@ -31,7 +31,7 @@ struct Artefact {
 };
 
 struct Hostile {
-  const char* name;
+  std::string name;
   Reason reason;
   std::function<void(Artefact&)> break_it;
 };
@@ -41,5 +41,6 @@ std::vector<Hostile> HostileHeaders();
 std::vector<Hostile> HostileTensors();
 std::vector<Hostile> HostileFiles();
 std::vector<Hostile> HostileLinks();
+std::vector<Hostile> HostileVariants();  // kinds of breaks at every place
 
 }  // namespace rootstock

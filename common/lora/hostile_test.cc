@@ -4,6 +4,7 @@
 #include <time.h>
 
 #include <filesystem>
+#include <set>
 
 #include "common/base/status.h"
 #include "common/lora/hostile_artefacts.h"
@@ -61,6 +62,19 @@ INSTANTIATE_TEST_SUITE_P(Header, HostileAdapter, testing::ValuesIn(HostileHeader
 INSTANTIATE_TEST_SUITE_P(Tensor, HostileAdapter, testing::ValuesIn(HostileTensors()), NameOf);
 INSTANTIATE_TEST_SUITE_P(File, HostileAdapter, testing::ValuesIn(HostileFiles()), NameOf);
 INSTANTIATE_TEST_SUITE_P(Link, HostileAdapter, testing::ValuesIn(HostileLinks()), NameOf);
+INSTANTIATE_TEST_SUITE_P(Variant, HostileAdapter, testing::ValuesIn(HostileVariants()), NameOf);
+
+TEST(HostileAdapters, AreHundredsOfManyKinds) {
+  size_t artefacts = 0;
+  std::set<Reason> reasons;
+  for (const auto& all : {HostileConfigs(), HostileHeaders(), HostileTensors(), HostileFiles(),
+                          HostileLinks(), HostileVariants()}) {
+    artefacts += all.size();
+    for (const Hostile& hostile : all) reasons.insert(hostile.reason);
+  }
+  EXPECT_GE(artefacts, 200u);
+  EXPECT_GE(reasons.size(), 15u);
+}
 
 TEST(HostileDirectory, MissingOrNoDirectoryIsNamed) {
   const TestDir dir("hostile_directory_test");

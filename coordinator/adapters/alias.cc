@@ -62,19 +62,22 @@ std::string EncodeAliasTargets(const std::vector<AliasTarget>& targets) {
 absl::StatusOr<std::vector<AliasTarget>> DecodeAliasTargets(const std::string& text) {
   std::vector<AliasTarget> out;
   if (text.empty()) return out;
+  const absl::Status corrupt = MakeError(absl::StatusCode::kDataLoss, Reason::kIoError, "registry",
+                                         "", "an alias's targets can't be read");
   for (const std::string& part : std::vector<std::string>(absl::StrSplit(text, ','))) {
     const std::pair<std::string, std::string> halves =
         absl::StrSplit(part, absl::MaxSplits('=', 1));
     const auto ref = ParseAdapterRef(halves.first);
     AliasTarget target;
     if (!ref || ref->version == 0 || !absl::SimpleAtoi(halves.second, &target.weight)) {
-      return MakeError(absl::StatusCode::kDataLoss, Reason::kIoError, "registry", "",
-                       "an alias's targets can't be read");
+      return corrupt;
     }
     target.name = ref->name;
     target.version = ref->version;
     out.push_back(std::move(target));
   }
+  // Weights of 0, say, would leave nothing to choose among.
+  if (!CheckAliasTargets(out).ok() || EncodeAliasTargets(out) != text) return corrupt;
   return out;
 }
 

@@ -26,7 +26,8 @@ TEST(AliasTargets, AreStoredAsText) {
   EXPECT_EQ(EncodeAliasTargets(targets), "pirate@2=9,pirate-x@13=1");
   EXPECT_EQ(*DecodeAliasTargets("pirate@2=9,pirate-x@13=1"), targets);
   EXPECT_TRUE(DecodeAliasTargets("")->empty());
-  for (const char* text : {"a", "a@1", "a=1", "a@0=1", "a@1=x", "a@1=1,"}) {
+  for (const char* text : {"a", "a@1", "a=1", "a@0=1", "a@1=x", "a@1=1,", "a@1=0", "a@1= 1",
+                           "a@1=01", "a@1=1,a@1=2", "a@1=1000001"}) {
     EXPECT_FALSE(DecodeAliasTargets(text).ok()) << text;
   }
 }

@@ -1,5 +1,6 @@
 #include "coordinator/adapters/registry_codec.h"
 
+#include <cmath>
 #include <cstring>
 
 #include "common/base/status.h"
@@ -51,6 +52,9 @@ absl::StatusOr<LoraSpec> UnpackSpec(const std::string& bytes) {
     std::memcpy(&p, bytes.data() + at, sizeof(p));
     if (p.module < 0 || p.module >= static_cast<int32_t>(kAllModules.size())) {
       return CorruptRegistry("an unknown module");
+    }
+    if (p.layer < 0 || p.lora_rank < 1 || !std::isfinite(p.scale)) {
+      return CorruptRegistry("a module that no adapter has");
     }
     spec.modules.push_back({p.layer, static_cast<Module>(p.module), p.lora_rank, p.scale});
   }

@@ -9,9 +9,11 @@ namespace rootstock {
 
 // --adapter-eviction
 enum class EvictionPolicy {
-  kLru,   // used longest ago
-  kLfu,   // used least, older uses counting less
-  kCost,  // cheapest to miss: bytes × refetch time × probability of use
+  kLru,  // used longest ago
+  kLfu,  // used least, older uses counting less
+  // Cheapest to miss: bytes × refetch time of a byte × probability of use, the seconds that its
+  // absence is expected to cost. Bytes count once.
+  kCost,
 };
 // Of "lru", "lfu", "cost".
 std::optional<EvictionPolicy> ParseEvictionPolicy(std::string_view name);

@@ -45,7 +45,7 @@ TEST(Eviction, PoliciesDisagreeAsTheyShould) {
   EXPECT_EQ(Order(EvictionPolicy::kCost, all), "bdac");
 }
 
-TEST(Eviction, CostIsBytesTimesRefetchTimeTimesProbability) {
+TEST(Eviction, CostIsTheRefetchTimeOfTheBytesTimesProbability) {
   const auto score = [](double uses, uint64_t bytes, RefetchFrom from) {
     return KeepScore(EvictionPolicy::kCost, {10, uses, bytes, from});
   };

@@ -23,6 +23,9 @@ FuzzTarget SafetensorsTarget();
 FuzzTarget PeftConfigTarget();
 FuzzTarget CanonicalTarget();
 FuzzTarget TokenizerTarget();
+FuzzTarget AliasesTarget();
+FuzzTarget TablesTarget();
+FuzzTarget ManifestTarget();
 
 // Prints and aborts when `holds` is false.
 void Require(bool holds, const char* what);

@@ -58,7 +58,8 @@ std::vector<FlagSpec> FuzzFlags(FuzzOptions& o) {
       {.name = "parser",
        .target = &o.parser,
        .help = "which one",
-       .allowed = {"all", "safetensors", "config", "canonical", "tokenizer"}},
+       .allowed = {"all", "safetensors", "config", "canonical", "tokenizer", "aliases", "tables",
+                   "manifest"}},
       {.name = "executions", .target = &o.executions, .help = "a parser", .min = 1},
       {.name = "seconds", .target = &o.seconds, .help = "a parser, at most; 0: no limit", .min = 0},
       {.name = "seed", .target = &o.seed, .help = "of the random changes"},
@@ -168,7 +169,8 @@ int Main(int argc, char** argv) {
   const ProgramInfo program = {"fuzz_test", "mutation fuzzing of the parsers", "1"};
   if (const auto code = ParseFlagsOrExit(program, FuzzFlags(options), argc, argv)) return *code;
   for (const FuzzTarget& target :
-       {SafetensorsTarget(), PeftConfigTarget(), CanonicalTarget(), TokenizerTarget()}) {
+       {SafetensorsTarget(), PeftConfigTarget(), CanonicalTarget(), TokenizerTarget(),
+        AliasesTarget(), TablesTarget(), ManifestTarget()}) {
     if (options.parser != "all" && options.parser != target.name) continue;
     options.replay.empty() ? Fuzz(target, options) : Replay(target, options.replay);
   }

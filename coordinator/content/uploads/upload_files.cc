@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <system_error>
 
@@ -21,15 +22,23 @@ constexpr char kManifest[] = "upload.json";
 
 }  // namespace
 
-std::optional<UploadManifest> ReadManifest(const fs::path& dir) try {
-  std::ifstream in(dir / kManifest);
-  const nlohmann::json json = nlohmann::json::parse(in);
+std::string FormatManifest(const UploadManifest& manifest) {
+  nlohmann::json files = nlohmann::json::array();
+  for (const UploadFile& file : manifest.files) {
+    files.push_back({{"name", file.name}, {"bytes", file.bytes}, {"sha256", file.sha256.Hex()}});
+  }
+  const nlohmann::json json = {{"tenant", manifest.tenant}, {"files", std::move(files)}};
+  return json.dump();
+}
+
+std::optional<UploadManifest> ParseManifest(const std::string& text) try {
+  const nlohmann::json json = nlohmann::json::parse(text);
   UploadManifest out;
   out.tenant = json.at("tenant");
   for (const nlohmann::json& file : json.at("files")) {
     const auto sha256 = Digest::FromHex(file.at("sha256").get<std::string>());
-    const uint64_t bytes = file.at("bytes");
-    if (!sha256 || bytes == 0) return std::nullopt;
+    const nlohmann::json& bytes = file.at("bytes");
+    if (!sha256 || !bytes.is_number_unsigned() || bytes == 0) return std::nullopt;
     out.files.push_back({file.at("name"), bytes, *sha256});
   }
   return out;
@@ -37,13 +46,13 @@ std::optional<UploadManifest> ReadManifest(const fs::path& dir) try {
   return std::nullopt;
 }
 
+std::optional<UploadManifest> ReadManifest(const fs::path& dir) {
+  std::ifstream in(dir / kManifest);
+  return ParseManifest(std::string(std::istreambuf_iterator<char>(in), {}));
+}
+
 absl::Status WriteManifest(const fs::path& dir, const UploadManifest& manifest) {
-  nlohmann::json files = nlohmann::json::array();
-  for (const UploadFile& file : manifest.files) {
-    files.push_back({{"name", file.name}, {"bytes", file.bytes}, {"sha256", file.sha256.Hex()}});
-  }
-  const nlohmann::json json = {{"tenant", manifest.tenant}, {"files", std::move(files)}};
-  return WriteDurably(dir / kManifest, json.dump());
+  return WriteDurably(dir / kManifest, FormatManifest(manifest));
 }
 
 fs::file_time_type LastUse(const fs::path& dir, const std::vector<UploadFile>& files) {

@@ -17,6 +17,9 @@ struct UploadManifest {
   std::string tenant;
   std::vector<UploadFile> files;
 };
+// As a manifest is written. Parsing gives nothing for a text that is none.
+std::string FormatManifest(const UploadManifest& manifest);
+std::optional<UploadManifest> ParseManifest(const std::string& text);
 // Nothing for what this store has not written, or not to its end.
 std::optional<UploadManifest> ReadManifest(const std::filesystem::path& dir);
 absl::Status WriteManifest(const std::filesystem::path& dir, const UploadManifest& manifest);

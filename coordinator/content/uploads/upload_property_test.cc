@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kOperations = 1000;  // a seed
+constexpr int kOperations = 10000;  // a seed
 constexpr const char* kNames[] = {"adapter_config.json", "adapter_model.safetensors"};
 
 // What a client has, and what of it the store should have.

@@ -77,7 +77,9 @@ absl::Status UploadStore::Open() {
 void UploadStore::Learn(const fs::path& dir) {
   std::optional<UploadManifest> manifest = ReadManifest(dir);
   std::error_code ignored;
-  if (!manifest || !IsId(dir.filename())) {
+  // The id follows from what a manifest says: a spoilt one is no other's upload.
+  if (!manifest || !IsId(dir.filename()) ||
+      IdOf(manifest->tenant, manifest->files) != dir.filename()) {
     fs::remove_all(dir, ignored);
     return;
   }

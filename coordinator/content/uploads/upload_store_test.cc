@@ -126,6 +126,29 @@ TEST_F(UploadStoreTest, AManifestThatADiskSpoiltIsForgotten) {
   }
 }
 
+// Nobody's upload becomes another's, nor another one.
+TEST_F(UploadStoreTest, AManifestThatADiskSpoiltALittleIsForgotten) {
+  for (const std::pair<std::string, std::string>& change :
+       {std::pair<std::string, std::string>{"\"tenant\":\"t\"", "\"tenant\":\"u\""},
+        {kWeights, "../model.safetensors"},
+        {"\"bytes\":", "\"bytes\":1"},
+        {"\"sha256\":\"", "\"sha256\":\"00"}}) {
+    const std::string id = store_->Start("t", Files())->id;
+    const fs::path path = fs::directory_iterator(dir_ / id)->path();
+    std::stringstream text;
+    text << std::ifstream(path).rdbuf();
+    std::string manifest = text.str();
+    const size_t at = manifest.find(change.first);
+    ASSERT_NE(at, std::string::npos);
+    manifest.replace(at, change.first.size(), change.second);
+    std::ofstream(path) << manifest;
+    Reopen();
+    for (const char* tenant : {"t", "u"}) {
+      EXPECT_TRUE(absl::IsNotFound(store_->Get(tenant, id).status())) << manifest;
+    }
+  }
+}
+
 TEST_F(UploadStoreTest, WhatWasNotVerifiedIsNotComplete) {
   const std::string id = store_->Start("t", Files())->id;
   EXPECT_TRUE(Send(id, kConfig, 0, config_).ok());

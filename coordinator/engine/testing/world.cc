@@ -20,6 +20,11 @@ namespace fs = std::filesystem;
 
 std::atomic<int> g_worlds = 0;
 
+fs::path Parent(bool in_memory) {
+  constexpr char kMemory[] = "/dev/shm";
+  return in_memory && access(kMemory, W_OK) == 0 ? kMemory : testing::TempDir();
+}
+
 // The directory's name is the content.
 absl::StatusOr<LoadedAdapter> LoadName(const fs::path& directory) {
   LoadedAdapter out;
@@ -58,7 +63,7 @@ void Heard::Close(const absl::Status& s) {
 
 World::World(WorldOptions options)
     : executor(options.seed),
-      directory(fs::path(testing::TempDir()) / absl::StrCat("world_", getpid(), "_", g_worlds++)),
+      directory(Parent(options.in_memory) / absl::StrCat("world_", getpid(), "_", g_worlds++)),
       engine_metrics(std::make_shared<EngineMetrics>(metrics)),
       options_(std::move(options)) {
   fs::remove_all(directory);

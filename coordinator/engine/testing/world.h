@@ -47,7 +47,8 @@ struct WorldOptions {
   GroupLimits limits = {.max_model_len = 256, .max_num_seqs = 8, .max_num_batched_tokens = 32};
   uint32_t max_queued = 1000;
   absl::Duration step_timeout = absl::InfiniteDuration();
-  bool threads = false;  // real threads and time instead of the executor
+  bool in_memory = false;  // the registry's files, where the system has such a place
+  bool threads = false;    // real threads and time instead of the executor
   PoolOptions pool;
   std::function<void(FakeGroup&)> prepare;  // each group before its first attach
   std::function<absl::StatusOr<AdapterWays>(const AdapterContent&)> ways;
