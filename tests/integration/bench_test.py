@@ -73,13 +73,48 @@ class BenchTest(unittest.TestCase):
         self.assertGreater(results[prefix + "allgather calls of a step"]["value"],
                            results[prefix.replace("adapters=2 r=3", "base") +
                                    "allgather calls of a step"]["value"])
+        added = results[prefix + "collective calls that adapters add"]
+        self.assertGreater(added["value"], 0)
+        self.assertNotIn("goal", added)
         self.assertIn("--np 2", results[prefix + "median"]["command"])
         refused = subprocess.run(["mpirun", "-np", "2", "--oversubscribe", *step, "--np", "3"],
                                  capture_output=True, text=True, check=False, timeout=120)
         self.assertNotEqual(refused.returncode, 0)
         self.assertIn("np=3: mpirun started 2", refused.stderr)
 
-    def test_a_trace_over_more_adapters_than_the_device_holds(self):
+    def holds(self, measure, *bounds):
+        """One of three runs is within all bounds: other work on the machine fails no test, while a
+        cliff (100 x) is in every run. bounds: (end of the case, "most" or "least", bound)."""
+        broken = []
+        for _ in range(3):
+            results = {result["case"]: result["value"] for result in measure()}
+            values = [self.only(results, end) for end, _, _ in bounds]
+            out = [f"{end}: {value:.3g}, at {side} {bound}"
+                   for value, (end, side, bound) in zip(values, bounds, strict=True)
+                   if not (value <= bound if side == "most" else value >= bound)]
+            if not out:
+                return
+            broken.append(out)
+        self.fail(f"in each of three runs: {broken}")
+
+    def only(self, results, end):
+        found = [value for case, value in results.items() if case.endswith(end)]
+        self.assertEqual(len(found), 1, f"{end!r} of {list(results)}")
+        return found[0]
+
+    def results_of(self, *command):
+        done = subprocess.run([rig.BIN / "lora-bench", *command], capture_output=True, text=True,
+                              check=False, timeout=110)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        results = json.loads(done.stdout)
+        for result in results:
+            # A difference may be below nothing, and a count nothing.
+            if "cold - warm" not in result["case"] and result["unit"] not in ("times", "loads"):
+                self.assertGreater(result["value"], 0, result["case"])
+        return results
+
+    def test_no_cliff_over_more_adapters_than_the_device_holds(self):
+        """Goal 9's shape: many adapters beside a few resident ones."""
         with tempfile.TemporaryDirectory() as root:
             names = adapter_copies.copies([rig.CASES / "adapters/ok-plain-qv"], pathlib.Path(root), 24)
             with rig.Cluster(rig.CASES / "models/tiny-llama",
@@ -87,21 +122,46 @@ class BenchTest(unittest.TestCase):
                 cluster.start_group(1, "--num-pages", "40")
                 for name in names:
                     cluster.register(name, name)
-                done = subprocess.run(
-                    [rig.BIN / "lora-bench", "trace", "--address", cluster.address,
-                     *[flag for name in names for flag in ("--name", name)], "--resident", "4",
-                     "--alpha", "1", "--cv", "4", "--streams", "8", "--requests", "40", "--rounds",
-                     "1", "--min-length", "4", "--max-length", "12", "--first-id", "5", "--last-id",
-                     "200"], capture_output=True, text=True, check=False, timeout=110)
-                self.assertEqual(done.returncode, 0, done.stderr)
-                results = json.loads(done.stdout)
-                self.assertEqual([r.get("goal") for r in results],
-                                 [None, None, 9] + [None] * 5 + [9])
-                for result in results:
-                    self.assertGreater(result["value"], 0, result["case"])
+                common = ["--address", cluster.address,
+                          *[flag for name in names for flag in ("--name", name)],
+                          "--first-id", "5", "--last-id", "200", "--streams", "8"]
+                self.holds(lambda: self.results_of(
+                    "first-token", *common, "--base", "base", "--prompt-tokens", "6",
+                    "--max-tokens", "4", "--rounds", "2"),
+                    ("adapters in turn over one", "most", 10))
+                trace = ["trace", *common, "--resident", "4", "--alpha", "1", "--cv", "4",
+                         "--requests", "40", "--rounds", "3", "--min-length", "4",
+                         "--max-length", "12"]
+                self.holds(lambda: self.trace_beside_few(trace),
+                           ("over 4 resident, saturation", "least", 0.2),
+                           ("over 4 resident, p50 first token", "most", 10),
+                           ("over 4 resident, p99 first token at 90 %", "most", 10))
                 self.assertGreater(cluster.metric("adapter_evictions_total", tier="device",
                                                   reason="pressure"), 0)
                 self.assertGreater(cluster.metric("adapter_lookup_total", result="device_hit"), 0)
+
+    def trace_beside_few(self, command):
+        results = self.results_of(*command)
+        self.assertEqual([r.get("goal") for r in results], [None, None, 9] + [None] * 5 + [9])
+        p50 = [r["value"] for r in results if r["case"].endswith(", p50 first token")]
+        return [*(r for r in results if not r["case"].endswith(", p50 first token")),
+                {"case": "over 4 resident, p50 first token", "value": p50[1] / p50[0]}]
+
+    def test_a_cold_adapter_is_no_cliff(self):
+        """Goal 8's shape: a load beside a copy, a cold first token beside a warm one, steps beside
+        loads."""
+        def measure():
+            results = self.results_of(
+                "cold", "--model", str(rig.CASES / "models/tiny-llama"), "--device", "cpu",
+                "--dtype", "f32", "--threads", "1", "--lora-rank", "8", "--prompt-tokens", "32",
+                "--rows", "4", "--context", "16", "--steps", "40", "--rounds", "7")
+            self.assertEqual([r["goal"] for r in results if "goal" in r], [8, 8, 8])
+            values = {r["case"]: r["value"] for r in results}
+            cold = self.only(values, "cold first token") / self.only(values, "warm first token")
+            return [*results, {"case": "cold over warm", "value": cold}]
+
+        self.holds(measure, ("load / pinned copy", "least", 0.02), ("cold over warm", "most", 10),
+                   ("loads beside", "least", 1), ("median while loading / without", "most", 10))
 
     def test_a_trace_at_a_rate_is_its_seeds(self):
         with rig.Cluster(rig.CASES / "models/tiny-llama") as cluster:

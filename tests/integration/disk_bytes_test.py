@@ -1,5 +1,5 @@
-"""What each tp_rank of a starting group brings from the disk, and what becomes of the others when one
-fails amid its load."""
+"""What each tp_rank of a starting group brings from the disk and holds in memory, and what becomes of
+the others when one fails amid its load."""
 
 import os
 import pathlib
@@ -16,6 +16,7 @@ FILES = ["config.json", "model.safetensors"]
 # Without a cache of adapters: memory is limited to what the weights need.
 FLAGS = ["--coordinator", "127.0.0.1:1", "--device", "cpu", "--dtype", "f32", "--threads", "1",
          "--metrics-port", "0", "--num-pages", "50", "--host-cache-bytes", "0"]
+ELSE = 24 << 20  # of a rank's memory: pages, workspaces, MPI
 
 
 def said(pid, name, key):
@@ -75,16 +76,34 @@ class DiskBytes(unittest.TestCase):
             # A slow rank tells of its progress, too.
             shares = [int(share) << 20 for _, share in sorted(dict(re.findall(
                 r"worker\[(\d)/\d\].* weights: \d+ of (\d+) MiB", group.text())).items())]
+            held = [self.memory(pid) for pid in ranks]
             self.end(group)
-            counter = "/proc/PID/io"
-            if sum(brought) < size / 2:  # no file system on a disk
-                brought, counter = shares, "the log, as no disk counts here"
-            print(f"tp_size {tp_size}, counted by {counter}:",
-                  [round(b / s, 3) for b, s in zip(brought, shares)])
             self.assertEqual(len(shares), tp_size)
+            # What they say that they bring: the file once, to equal parts but for uneven heads.
+            self.assertLess(sum(shares), 1.02 * size)
+            self.assertGreater(sum(shares), 0.98 * size)
+            self.assertLess(max(shares), 1.1 * size / tp_size)
+            self.check_held(held, shares, size)
+            if sum(brought) < size / 2:
+                print(f"tp_size {tp_size}: no disk counts here; the ranks' word:", shares)
+                continue
+            print(f"tp_size {tp_size}:", [round(b / s, 3) for b, s in zip(brought, shares)])
             self.assertLess(sum(brought), 1.02 * size)
             for rank, (bytes_, share) in enumerate(zip(brought, shares)):
                 self.assertLess(bytes_, 1.1 * share, f"tp_rank {rank} of {tp_size}")
+
+    @staticmethod
+    def memory(pid):
+        """(its own, its part of what it shares) in bytes."""
+        return (said(pid, "smaps_rollup", "Pss_Anon") << 10,
+                said(pid, "smaps_rollup", "Pss_File") + said(pid, "smaps_rollup", "Pss_Shmem") << 10)
+
+    def check_held(self, held, shares, size):
+        """The weights are there once over all ranks, in f32 of a file in bf16, and no file beside."""
+        for rank, ((own, _), share) in enumerate(zip(held, shares, strict=True)):
+            self.assertLess(own, 2.02 * share + ELSE, f"tp_rank {rank} of {len(held)}")
+        self.assertLess(sum(own for own, _ in held), 2.02 * size + len(held) * ELSE)
+        self.assertLess(sum(shared for _, shared in held), 0.15 * size)
 
     def test_a_rank_that_fails_amid_its_load_ends_all(self):
         ranks, group = self.ready(2)

@@ -2,6 +2,8 @@
 
 import json
 import pathlib
+import re
+import sys
 import unittest
 
 import numpy as np
@@ -41,10 +43,30 @@ def load_goldens():
 GOLDENS = load_goldens()
 
 
+def leave_out(case, most_ranks):
+    """A case's tests named ..._at_N of more ranks than there are GPUs are none of its tests, and
+    are named."""
+    left_out = [name for name in dir(case)
+                if (size := re.search(r"^test_.*_at_(\d+)$", name)) and int(size[1]) > most_ranks]
+    for name in left_out:
+        setattr(case, name, None)
+    if left_out:
+        print(f"with {most_ranks} GPUs not run: {', '.join(left_out)}", file=sys.stderr)
+
+
 class GoldenCase(unittest.TestCase):
     device = "cpu"
     pool = ()  # flags; without, a group takes a GPU's memory
     most_ranks = 8
+
+    def sizes(self, tp_sizes):
+        """Those that there are ranks for; the others are named."""
+        there = [n for n in tp_sizes if n <= self.most_ranks]
+        self.assertTrue(there, f"no {self.device} for a rank")
+        if len(there) < len(tp_sizes):
+            print(f"{self.id()}: with {self.most_ranks} GPUs not run: tp_size",
+                  *[n for n in tp_sizes if n not in there], file=sys.stderr)
+        return there
 
     def register(self, cluster, goldens):
         for name, golden in goldens.items():

@@ -1,5 +1,7 @@
 """--lora-sharding through gRPC and mpirun: golden tokens in every way, what is held and exchanged."""
 
+import contextlib
+import io
 import json
 import re
 import unittest
@@ -60,28 +62,35 @@ class Sharding(goldens.GoldenCase):
         self.assertEqual(more_gathers, gathers * (1 + (2 * layers if sharded else 0)))
         self.assertEqual(more_reduces, gathers * (1 + (4 if sharded else 2) * layers))
 
-    def fully_sharded(self, model, path, tp_sizes):
+    def fully_sharded(self, model, path, tp_size):
         answers = goldens.GOLDENS[model]
         with rig.Cluster(path, "--lora-sharding", "fully-sharded",
                          adapter_root=rig.ROOT) as cluster:
-            for tp_size in [n for n in tp_sizes if n <= self.most_ranks]:
-                with self.subTest(model=model, tp_size=tp_size):
-                    self.start(cluster, tp_size)
-                    self.register(cluster, answers)
-                    self.mixed_batch(cluster, answers)
-                    self.check_held(cluster, answers, tp_size, "fully-sharded")
-                    if path.name in ALL_MODULES:
-                        self.check_collectives(cluster, answers, path, sharded=True)
-                    self.evict_and_reload(cluster, answers, tp_size)
-                    self.assertEqual(cluster.end_group(), 0, cluster.groups["g0"].text())
+            self.start(cluster, tp_size)
+            self.register(cluster, answers)
+            self.mixed_batch(cluster, answers)
+            self.check_held(cluster, answers, tp_size, "fully-sharded")
+            if path.name in ALL_MODULES:
+                self.check_collectives(cluster, answers, path, sharded=True)
+            self.evict_and_reload(cluster, answers, tp_size)
+            self.assertEqual(cluster.end_group(), 0, cluster.groups["g0"].text())
 
-    def test_fully_sharded_at_2_4_8(self):
+    def fully_sharded_8q2kv(self, tp_size):
         model = "tests/models/tiny-llama-8q2kv"
-        self.fully_sharded(model, rig.ROOT / model, [2, 4, 8])
+        self.fully_sharded(model, rig.ROOT / model, tp_size)
+
+    def test_fully_sharded_at_2(self):
+        self.fully_sharded_8q2kv(2)
+
+    def test_fully_sharded_at_4(self):
+        self.fully_sharded_8q2kv(4)
+
+    def test_fully_sharded_at_8(self):
+        self.fully_sharded_8q2kv(8)
 
     def test_fully_sharded_at_3(self):
         model = "tests/models/tiny-llama3-6q3kv"
-        self.fully_sharded(model, rig.ROOT / model, [3])
+        self.fully_sharded(model, rig.ROOT / model, 3)
 
     def test_replicated_adds_no_collective(self):
         path = rig.ROOT / "tests/models/tiny-llama-8q2kv"
@@ -109,6 +118,35 @@ class Sharding(goldens.GoldenCase):
             self.mixed_batch(cluster, answers)
             place = self.residency(cluster, ALL_MODULES[path.name])
             self.assertEqual(place["sharding"], "fully-sharded")
+
+
+class LeftOut(unittest.TestCase):
+    """What there are no GPUs for."""
+
+    def test_sizes_without_gpus_are_no_tests_and_named(self):
+        class OnTwo(Sharding):
+            pass
+
+        said = io.StringIO()
+        with contextlib.redirect_stderr(said):
+            goldens.leave_out(OnTwo, 2)
+        there = unittest.TestLoader().getTestCaseNames(OnTwo)
+        self.assertIn("test_fully_sharded_at_2", there)
+        for size in (3, 4, 8):
+            self.assertNotIn(f"test_fully_sharded_at_{size}", there)
+            self.assertIn(f"test_fully_sharded_at_{size}", said.getvalue())
+        self.assertIn("test_fully_sharded_at_8", unittest.TestLoader().getTestCaseNames(Sharding))
+
+    def test_sizes_of_a_list_are_never_none(self):
+        class OnTwo(goldens.GoldenCase):
+            most_ranks = 2
+
+        said = io.StringIO()
+        with contextlib.redirect_stderr(said):
+            self.assertEqual(OnTwo("sizes").sizes([1, 2, 4, 8]), [1, 2])
+            with self.assertRaises(AssertionError):
+                OnTwo("sizes").sizes([4, 8])
+        self.assertIn("tp_size 4 8", said.getvalue())
 
 
 if __name__ == "__main__":

@@ -79,16 +79,22 @@ void AddGpuResults(const StepBenchOptions& options, const StepRig& rig, const St
 absl::Status AddGroupResults(const StepBenchOptions& options, StepRig& rig, const StepCase& c,
                              std::vector<BenchResult>& results) {
   const std::string name = NameOf(options, c);
+  const bool sharded = options.rig.sharding == LoraSharding::kFullySharded;
+  ASSIGN_OR_RETURN(const CollectiveStats base, rig.CollectivesOf({c.rows, 0}));
   ASSIGN_OR_RETURN(const CollectiveStats calls, rig.CollectivesOf(c));
+  double added = 0;
   for (const CollectiveOp op : kAllCollectiveOps) {
     const CollectiveCounters& of = calls.of(op);
-    results.push_back({"11", absl::StrCat(name, ", ", CollectiveOpName(op), " calls of a step"),
+    added += static_cast<double>(of.calls) - static_cast<double>(base.of(op).calls);
+    results.push_back({"", absl::StrCat(name, ", ", CollectiveOpName(op), " calls of a step"),
                        static_cast<double>(of.calls), 0, "lower", "calls"});
     results.push_back({"", absl::StrCat(name, ", ", CollectiveOpName(op), " bytes of a step"),
                        static_cast<double>(of.bytes), 0, "lower", "bytes"});
   }
-  if (c.adapters == 0 || c.lora_rank > 0) return absl::OkStatus();
-  const bool sharded = options.rig.sharding == LoraSharding::kFullySharded;
+  if (c.adapters == 0) return absl::OkStatus();
+  results.push_back({sharded ? "" : "11", name + ", collective calls that adapters add", added, 0,
+                     "lower", "calls"});
+  if (c.lora_rank > 0) return absl::OkStatus();
   for (const int lora_rank : options.rig.lora_ranks) {
     ASSIGN_OR_RETURN(const double share, rig.LargestShare(lora_rank));
     results.push_back({sharded ? "11" : "",
