@@ -36,8 +36,8 @@ def path():
             yield f"| peers' whole engines, ms a token | 7.58 | {' | '.join(peers.get(c, '') for c in columns)} |"
             continue
         scale = 1e-3 if what == "last first token" else 1
-        cells = [", ".join(dict.fromkeys(form.format(scale * b[what]) for b in base))]
-        cells += [form.format(scale * runs[what]) for runs in columns.values()]
+        cells = [", ".join(dict.fromkeys(form.format(scale * b[what]) for b in base if what in b))]
+        cells += [form.format(scale * runs[what]) if what in runs else "" for runs in columns.values()]
         yield f"| {label} | {' | '.join(cells)} |"
 
 

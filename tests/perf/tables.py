@@ -139,7 +139,7 @@ def path_goals():
             for c, e in measured if "come and go" not in c]
     yield goal(7, "device idle between decode steps, through the coordinator, %", "≤ 1", idle,
                "decode.md#the-whole-path")
-    idle = [item("" if "decode" not in c else "before steps that only decode", 100 * e["value"], 1.0)
+    idle = [item("all steps" if "decode" not in c else "before steps that only decode", 100 * e["value"], 1.0)
             for c, e in measured if "come and go" in c]
     yield goal(7, "the same while streams come and go, 64 over 64 adapters", "≤ 1", idle, "decode.md#the-whole-path")
     alone = []
