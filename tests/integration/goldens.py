@@ -119,7 +119,7 @@ class GoldenCase(unittest.TestCase):
         pages = [cluster.ctl("adapter", "show", name).json["receipt"]["pages"][0]["pages"]
                  for name, golden in goldens.items() if golden["path"]]
         cluster.end_group()
-        longest = max(len(p["prompt"]) + 16 for g in goldens.values() for p in g["prompts"])
+        longest = max(len(g["prompts"][0]["prompt"]) + 16 for g in goldens.values())
         cluster.start_group(tp_size, "--device", self.device, "--dtype", "f32", "--page-tokens", 16,
                             "--num-pages", 1 + max(pages) + -(-longest // 16))
         for _ in range(2):

@@ -50,6 +50,11 @@ for case in $cases; do
     echo "$((count - added)) adapters added in $(($(date +%s) - began)) s"
     added=$count
   fi
+  if [ "${NUM_PAGES:-0}" -eq 0 ]; then # adapters come to the device before anything is measured
+    "$bin/lora-bench" churn --address "$(address)" --base base "${names[@]}" --streams "$rows" \
+      --prompt-tokens 8 --max-tokens 4 --rounds $(((count + rows - 1) / rows)) >/dev/null
+    save_metrics "$scratch/worker.ports" "$out/before-$case.metrics"
+  fi
   [ "$rows" != "$streams" ] || alone+=(--case "$case")
   what=(streams "gpu-stack-$case" --streams "$rows" --max-tokens "$tokens")
   [ "${NUM_PAGES:-0}" -eq 0 ] || what=(first-token "gpu-stack-$case")

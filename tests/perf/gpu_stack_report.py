@@ -75,16 +75,13 @@ def idle_entries(out: Path, cases: list[str], entries: dict[str, list[dict]]) ->
             found.append({"case": name, "value": round(number, 6)} | more)
 
     goal = {"goal": 7, "bound": 0.01, "better": "lower", "unit": "ratio"}
-    before = out / "worker-start.metrics"
     for case in cases:
-        after = out / f"gpu-stack-{case}.metrics"
+        before, after = (out / f"{when}-{case}.metrics" for when in ("before", "gpu-stack"))
         streams, adapters = case.split("x")
         name = f"streams={streams}, base and adapters={adapters} in turn"
-        if entries[case][0]["case"].startswith("streams="):  # else first tokens
-            keep(f"{name}, device idle between decode steps", idle(before, after, ("decode",)), **goal)
-        before = after
+        keep(f"{name}, device idle between decode steps", idle(before, after, ("decode",)), **goal)
     if "churn" in entries:
-        after = out / "gpu-stack-churn.metrics"
+        before, after = after, out / "gpu-stack-churn.metrics"
         name = entries["churn"][0]["case"].rpartition(", ")[0]
         ended, ran = value(entries["churn"], ", ended"), steps(before, after)
         keep(f"{name}, begun a step", ended / ran if ran else None, better="higher", unit="streams")

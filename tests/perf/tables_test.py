@@ -41,7 +41,7 @@ class StackReport(unittest.TestCase):
         (self.folder / name).write_text("\n".join(lines) + "\n")
 
     def test_gaps_over_gaps_and_steps_of_the_time_between(self):
-        self.scrape("worker-start.metrics", 10, decode=(1, 0.5), mixed=(1, 7))
+        self.scrape("before-1x1.metrics", 10, decode=(1, 0.5), mixed=(1, 7))
         self.scrape("gpu-stack-1x1.metrics", 20, decode=(1.99, 0.51), mixed=(1, 7))
         self.scrape("gpu-stack-churn.metrics", 120, decode=(2.98, 0.52), mixed=(2.97, 7.03))
         entries = {"1x1": [{"case": "streams=1 prompt=8 base, decode", "value": 1}],
@@ -56,7 +56,7 @@ class StackReport(unittest.TestCase):
                          {(7, 0.01)})
 
     def test_the_hosts_processor_tells_nothing(self):
-        for name in ("worker-start.metrics", "gpu-stack-1x1.metrics"):
+        for name in ("before-1x1.metrics", "gpu-stack-1x1.metrics"):
             self.scrape(name, 10)
         entries = {"1x1": [{"case": "streams=1 prompt=8 base, decode", "value": 1}]}
         self.assertEqual(gpu_stack_report.idle_entries(self.folder, ["1x1"], entries), [])
