@@ -36,6 +36,7 @@ lora_stream kernels_lora_cuda_test Long/LoraCudaTest.*/32
 lora_gemm kernels_linear_lora_cuda_test FewLoraLinearLaunches.Shrinks
 lora_gemm_wide kernels_linear_lora_cuda_test FewLoraLinearLaunches.ShrinksOfManyRows
 lora_gated kernels_linear_lora_cuda_test FewLoraLinearLaunches.Expands
+lora_gated_rows kernels_linear_lora_cuda_test FewLoraLinearLaunches.ExpandsRows
 prefill kernels_prefill_cuda_test Shapes/PrefillLinearShapeTest.*/0:Shapes/PrefillLinearShapeTest.*/1
 prefill_lora kernels_prefill_cuda_test Mixes/PrefillLoraTest.Adds*/6:Mixes/PrefillLoraTest.Gated*/5
 exchange kernels_lora_exchange_test Sizes/LoraExchangeTest.*/0:Sizes/LoraExchangeTest.*/1

@@ -144,13 +144,16 @@ __device__ __forceinline__ void InitRing(uint32_t full, uint32_t empty, int stag
 // Barrier of the multiplying warps alone.
 __device__ __forceinline__ void SyncMultiplying() { asm volatile("bar.sync 1, 128;" ::: "memory"); }
 
-// Between the warps that expand and those that multiply.
-constexpr int kDeltaThreads = 256;  // both
+// Between the warps that expand, which is four, or eight for kGatedRows, and those that multiply.
+template <StreamForm kForm>
+constexpr int kDeltaThreads = kForm == StreamForm::kGatedRows ? 384 : 256;  // both
+template <StreamForm kForm>
 __device__ __forceinline__ void GiveDeltas() {
-  asm volatile("bar.arrive 4, %0;" ::"n"(kDeltaThreads) : "memory");
+  asm volatile("bar.arrive 4, %0;" ::"n"(kDeltaThreads<kForm>) : "memory");
 }
+template <StreamForm kForm>
 __device__ __forceinline__ void TakeDeltas() {
-  asm volatile("bar.sync 4, %0;" ::"n"(kDeltaThreads) : "memory");
+  asm volatile("bar.sync 4, %0;" ::"n"(kDeltaThreads<kForm>) : "memory");
 }
 
 // Sums of rows [own_row, own_end) of a tile to out, as many instructions' at a time as have room.
@@ -232,8 +235,8 @@ __device__ void StreamMultiply(const StreamParams& p, const StreamRings& rings, 
       SyncMultiplying();
       if constexpr (kForm == StreamForm::kGated) {
         StoreGated<N, false>(p, room, tile, nullptr);
-      } else if constexpr (kForm == StreamForm::kGatedLora) {
-        TakeDeltas();
+      } else if constexpr (kForm == StreamForm::kGatedLora || kForm == StreamForm::kGatedRows) {
+        TakeDeltas<kForm>();
         StoreGated<N, true>(
             p, room, tile,
             room + (p.delta_offset - p.sums_offset) / static_cast<int>(sizeof(float)));

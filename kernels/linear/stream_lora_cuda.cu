@@ -1,6 +1,6 @@
 #include "kernels/cuda/launch.h"
+#include "kernels/linear/stream_gated.cuh"
 #include "kernels/linear/stream_kernel.cuh"
-#include "kernels/linear/stream_lora.cuh"
 #include "kernels/linear/stream_lora_cuda.h"
 #include "kernels/lora/lora_launch.h"
 
@@ -79,13 +79,50 @@ __global__ void __launch_bounds__(kShrinkStreamThreads, 1)
                 *reinterpret_cast<DecodeSums*>(shared + p.shrink_offset));
     ShrinkArrive(lora);
     ExpandGated(p, lora, reinterpret_cast<float*>(shared + p.delta_offset));
-    GiveDeltas();
+    GiveDeltas<StreamForm::kGatedLora>();
     ShrinkLeave(lora);
   } else if (warp >= 4) {
     if (warp < 6) StreamCopy<N>(&w, &x, p, rings, warp);
   } else {
     SyncStart();
     StreamMultiply<N, 4, StreamForm::kGatedLora>(p, rings,
+                                                 reinterpret_cast<float*>(shared + p.sums_offset));
+  }
+#endif
+}
+
+// Likewise, where adapters have about a token each: the weights have come long before four warps
+// could expand. Eight do, with the registers that the copying ones do not need.
+template <int N>
+__global__ void __launch_bounds__(kGatedRowsThreads, 1)
+    StreamGatedRowsKernel(const __grid_constant__ CUtensorMap w,
+                          const __grid_constant__ CUtensorMap x,
+                          const __grid_constant__ StreamParams p,
+                          const __grid_constant__ StreamShrink lora) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  constexpr int kCopy = 24, kMultiply = 168, kExpand = 160;
+  static_assert(kCopy + kMultiply + kGatedSets * kExpand == 512);  // 128 a thread at the start
+  extern __shared__ __align__(1024) char shared[];
+  const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
+  const StreamRings rings(p, SharedAddress(shared));
+  if (warp >= 8) {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kExpand));
+    auto* sums = reinterpret_cast<DecodeSums*>(shared + p.shrink_offset);
+    ShrinkItems<kGatedSets>(lora.step, lora.targets, lora.x, lora.splits, /*x_ready=*/false,
+                            sums[DecodeSet<kGatedSets>()]);
+    SyncGatedWarps();
+    if (threadIdx.x == 256) ShrinkArriveOne(lora);
+    ExpandGatedRows(p, lora, warp - 8, reinterpret_cast<float*>(shared + p.delta_offset));
+    GiveDeltas<StreamForm::kGatedRows>();
+    SyncGatedWarps();
+    if (threadIdx.x == 256) ShrinkLeaveOne(lora);
+  } else if (warp >= 4) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCopy));
+    if (warp < 6) StreamCopy<N>(&w, &x, p, rings, warp);
+  } else {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kMultiply));
+    SyncStart();
+    StreamMultiply<N, 4, StreamForm::kGatedRows>(p, rings,
                                                  reinterpret_cast<float*>(shared + p.sums_offset));
   }
 #endif
@@ -115,7 +152,8 @@ LoraKernel PickShrink(int token_rows, int blocks, bool whole) {
   return PickShrinkForm<8>(blocks, whole);
 }
 
-LoraKernel PickGated(int token_rows) {
+LoraKernel PickGated(int token_rows, bool rows) {
+  if (rows) return token_rows == 64 ? StreamGatedRowsKernel<64> : nullptr;
   if (token_rows == 16) return StreamGatedLoraKernel<16>;
   if (token_rows == 32) return StreamGatedLoraKernel<32>;
   return token_rows == 64 ? StreamGatedLoraKernel<64> : nullptr;
@@ -127,7 +165,8 @@ cudaError_t PrepareLoraStreams(int shared_bytes) {
   for (const int token_rows : {8, 16, 32, 64}) {
     for (const LoraKernel kernel :
          {PickShrink(token_rows, 1, false), PickShrink(token_rows, 2, false),
-          PickShrink(token_rows, 4, true), PickGated(token_rows)}) {
+          PickShrink(token_rows, 4, true), PickGated(token_rows, false),
+          PickGated(token_rows, true)}) {
       if (kernel == nullptr) continue;
       const cudaError_t error =
           cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
@@ -143,17 +182,15 @@ bool StreamShrinks(const LinearArgs& args, StreamTile tile) {
 }
 
 bool StreamGatesLora(const LinearArgs& args, StreamTile tile) {
-  const LinearShrink& lora = *args.shrink;
-  return PickGated(TokenRows(args.m)) != nullptr && lora.step.max_tiles <= kMostGatedTiles &&
-         args.n / 2 % 64 == 0 && AlignedTargets(lora.expand, 64) &&
-         CeilDiv(args.n, tile.rows) <= NumSms();
+  return PickGated(TokenRows(args.m), ExpandsRows(args)) != nullptr && args.n / 2 % 64 == 0 &&
+         AlignedTargets(args.shrink->expand, 64) && CeilDiv(args.n, tile.rows) <= NumSms();
 }
 
 cudaError_t LaunchLoraStream(const LinearArgs& args, StreamTile tile, const StreamLaunch& launch,
                              const CUtensorMap& w, const CUtensorMap& x, unsigned* counts,
                              cudaStream_t stream) {
   const int token_rows = TokenRows(args.m);
-  const LoraKernel kernel = args.gated ? PickGated(token_rows)
+  const LoraKernel kernel = args.gated ? PickGated(token_rows, ExpandsRows(args))
                                        : PickShrink(token_rows, MmaBlocks(tile.rows), launch.whole);
   if (kernel == nullptr) return cudaErrorInvalidConfiguration;
   StreamShrink shrink;
@@ -164,8 +201,9 @@ cudaError_t LaunchLoraStream(const LinearArgs& args, StreamTile tile, const Stre
   shrink.splits = LoraSplits(args.m, args.k);
   shrink.arrived = counts;
   shrink.left = counts + 1;
-  return LaunchDependent(kernel, dim3(launch.grid), dim3(kShrinkStreamThreads), launch.shared_bytes,
-                         stream, tile.split, w, x, launch.params, shrink);
+  const int threads = ExpandsRows(args) ? kGatedRowsThreads : kShrinkStreamThreads;
+  return LaunchDependent(kernel, dim3(launch.grid), dim3(threads), launch.shared_bytes, stream,
+                         tile.split, w, x, launch.params, shrink);
 }
 
 }  // namespace rootstock::kernels::cuda

@@ -7,9 +7,6 @@
 
 namespace rootstock::kernels::cuda {
 
-// Tiles of a step's tokens, at most, whose expands are done before the weights have come.
-constexpr int kMostGatedTiles = 32;
-
 // Before the first launch.
 cudaError_t PrepareLoraStreams(int shared_bytes);
 

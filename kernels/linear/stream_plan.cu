@@ -48,7 +48,8 @@ StreamLaunch PlanStream(const LinearArgs& a, StreamTile tile, StreamRing ring, i
   const bool over_ring = launch.grid == tile.split * p.tiles;
   p.sums_blocks = over_ring ? blocks : 1;
   const int parts = PartsBytes(tile, token_rows);
-  const int shrink = a.shrink != nullptr ? static_cast<int>(sizeof(DecodeSums)) : 0;
+  const int sets = a.shrink == nullptr ? 0 : ExpandsRows(a) ? kGatedSets : 1;
+  const int shrink = sets * static_cast<int>(sizeof(DecodeSums));
   const int delta = a.shrink != nullptr && a.gated ? token_rows * 2 * DeltaPitch(tile.rows / 2) *
                                                          static_cast<int>(sizeof(float))
                                                    : 0;

@@ -17,6 +17,16 @@ constexpr int TokenRows(int m) { return m <= 8 ? 8 : m <= 16 ? 16 : m <= 32 ? 32
 constexpr int MmaBlocks(int rows) { return rows <= 64 ? 1 : rows <= 128 ? 2 : 4; }
 constexpr int BoxesBytes(int rows, int boxes) { return boxes * rows * kBoxRowBytes; }
 
+// Of args with `gated`: whether StreamForm::kGatedRows is theirs. Up to 32 tiles of a step's tokens
+// four warps of a block expand before the weights have come.
+inline bool ExpandsRows(const LinearArgs& args) {
+  constexpr int kMostTiles = 32;
+  return args.gated && args.shrink != nullptr && args.shrink->step.max_tiles > kMostTiles;
+}
+// Of its blocks: sets of four warps which shrink and expand, from thread 256 on.
+constexpr int kGatedSets = 2;
+constexpr int kGatedRowsThreads = 256 + kGatedSets * 128;
+
 struct StreamLaunch {
   StreamParams params;
   int grid = 0;

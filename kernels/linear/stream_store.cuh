@@ -20,8 +20,8 @@ constexpr int kStagePitch = kMmaRows + 4;  // floats; free of bank conflicts
 
 // kAny: all. kWhole: of split 1 and a tile a block; its registers leave room for another kernel's
 // beside a wide tile. kGated: likewise, and silu(gate) · up is stored. kGatedLora:
-// of what LoRA makes of gate and up.
-enum class StreamForm : uint8_t { kAny, kWhole, kGated, kGatedLora };
+// of what LoRA makes of gate and up. kGatedRows: the same where adapters have about a token each.
+enum class StreamForm : uint8_t { kAny, kWhole, kGated, kGatedLora, kGatedRows };
 
 struct StreamParams {
   const float* bias = nullptr;  // [n]; null: none

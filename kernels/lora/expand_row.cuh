@@ -26,15 +26,9 @@ class ExpandRow {
   }
   __device__ __forceinline__ int token() const { return row_.token; }
 
-  // The first 16 rows of Bᵀ; the others go to the second cache.
+  // The first 16 rows of Bᵀ; above those the first 64 of one piece, and all go to the second cache.
   __device__ __forceinline__ void LoadFirst(const LoraStep& step) {
-    const int lane = threadIdx.x % 32;
-    const int column = warp_ * kColumns + lane % kPieces * 64;
-    for (int r = 16 + lane / kPieces; r < site_.lora_rank; r += 32 / kPieces) {
-      if (column < n_) {
-        PrefetchL2(SlabRow<__nv_bfloat16>(step, LoadKept(site_.b + r)) + column);
-      }
-    }
+    if (site_.lora_rank > 16) return LoadFirstOfMany(step);
     uint32_t offset[4];
     LoadOffsets(0, offset);
 #pragma unroll
@@ -55,32 +49,95 @@ class ExpandRow {
         }
       }
     } else {
-      SumAll(step, splits, out);
+      SumMany(step, splits, out);
     }
     AddStacked(step, targets, splits, out);
   }
 
  private:
-  // From the start, two pieces at a time: registers do not hold B beside all sums.
-  __device__ __forceinline__ void SumAll(const LoraStep& step, int splits, float (&out)[8]) const {
-    constexpr int kHeld = 2;
+  static constexpr int kHeldRanks = 64;
+
+  __device__ __forceinline__ void LoadFirstOfMany(const LoraStep& step) {
+    const int lane = threadIdx.x % 32;
+    const int column = warp_ * kColumns + lane % kPieces * 64;
 #pragma unroll 1
-    for (int p = 0; p < kPieces; p += kHeld) {
-      float d[kHeld][4][4] = {};
+    for (int r = lane / kPieces; r < site_.lora_rank; r += 32 / kPieces) {
+      if (column < n_) {
+        PrefetchL2(SlabRow<__nv_bfloat16>(step, LoadKept(site_.b + r)) + column);
+      }
+    }
+    LoadHeldOffsets(0);
+    LoadPiece(step, 0, 0);
+  }
+
+  // Lane l has those of rows first + l and first + l + 32.
+  __device__ __forceinline__ void LoadHeldOffsets(int first) {
+#pragma unroll
+    for (int i = 0; i < kHeldRanks / 32; ++i) {
+      const int r = first + 32 * i + static_cast<int>(threadIdx.x % 32);
+      offset_[i] = r < site_.lora_rank ? LoadKept(site_.b + r) : 0;
+    }
+  }
+
+  // Rows first … first + 63 of a piece to b_, 16 an entry.
+  __device__ __forceinline__ void LoadPiece(const LoraStep& step, int piece, int first) {
+#pragma unroll
+    for (int i = 0; i < kHeldRanks / 16; ++i) {
+      uint32_t offset[4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        offset[j] = __shfl_sync(~0u, offset_[i / 2], i % 2 * 16 + 4 * Quad() + j);
+      }
+      LoadRows(step, piece, first + 16 * i, offset, b_[i]);
+    }
+  }
+
+  // A piece at a time, 64 of its rows on their way together: one after another they take long.
+  __device__ __forceinline__ void SumMany(const LoraStep& step, int splits, float (&out)[8]) {
+    const bool one = site_.lora_rank <= kHeldRanks;
+    uint32_t v = 0;
 #pragma unroll 1
-      for (int k = 0; k < site_.lora_rank; k += 16) {
-        uint32_t offset[4];
-        uint4 b[kHeld][4];
-        LoadOffsets(k, offset);
+    for (int p = 0; p < kPieces; ++p) {
+      float d[4][4] = {};
+#pragma unroll 1
+      for (int first = 0; first < site_.lora_rank; first += kHeldRanks) {
+        if (p + first > 0) {
+          if (!one) LoadHeldOffsets(first);
+          LoadPiece(step, p, first);
+        }
+        if (p == 0 || !one) v = LoadHeldV(step, splits, first);
 #pragma unroll
-        for (int h = 0; h < kHeld; ++h) LoadRows(step, p + h, k, offset, b[h]);
-        const uint2 v = LoadV(step, splits, k);
+        for (int i = 0; i < kHeldRanks / 16; ++i) {
+          const uint2 of = {__shfl_sync(~0u, v, 8 * i + 2 * Quad()),
+                            __shfl_sync(~0u, v, 8 * i + 2 * Quad() + 1)};
+          if (first + 16 * i < site_.lora_rank) Multiply(b_[i], of, d);
+        }
+      }
+      Keep(p, d, out);
+    }
+  }
+
+  // scale · v of ranks first + 2l and first + 2l + 1 in lane l, in bf16.
+  __device__ __forceinline__ uint32_t LoadHeldV(const LoraStep& step, int splits, int first) const {
+    constexpr int kBatch = 4;
+    const int rank = first + 2 * static_cast<int>(threadIdx.x % 32);
+    const int padded = PaddedRank(site_.lora_rank);
+    const float* from = VOf(step, splits, row_.member, 0) + rank;
+    float2 sum = {};
+#pragma unroll 1
+    for (int s = 0; s < splits; s += kBatch) {
+      float2 part[kBatch] = {};
 #pragma unroll
-        for (int h = 0; h < kHeld; ++h) Multiply(b[h], v, d[h]);
+      for (int i = 0; i < kBatch; ++i) {
+        if (rank < padded && s + i < splits) {
+          part[i] = *reinterpret_cast<const float2*>(from + (s + i) * padded);
+        }
       }
 #pragma unroll
-      for (int h = 0; h < kHeld; ++h) Keep(p + h, d[h], out);
+      for (int i = 0; i < kBatch; ++i) sum.x += part[i].x, sum.y += part[i].y;
     }
+    const float scale = site_.scale * row_.scale;
+    return PackBf16(scale * sum.x, scale * sum.y);
   }
   static __device__ __forceinline__ void Keep(int p, const float (&d)[4][4], float (&out)[8]) {
 #pragma unroll
@@ -161,7 +218,8 @@ class ExpandRow {
   LoraRow row_;
   LoraSiteEntry site_ = {};
   int warp_, n_;
-  uint4 b_[kPieces][4];  // rows of Bᵀ
+  uint4 b_[kPieces][4];  // rows of Bᵀ: of each piece; above 16 ranks of one
+  uint32_t offset_[kHeldRanks / 32];
 };
 
 }  // namespace rootstock::kernels::cuda

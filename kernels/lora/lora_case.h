@@ -66,6 +66,9 @@ class LoraCase {
     return out;
   }
 
+  // Adapters that the step has room for, at least.
+  void set_room(int adapters) { room_ = adapters; }
+
   // Puts everything on the device.
   void Build() {
     Place();
@@ -191,7 +194,7 @@ class LoraCase {
     members_ = std::make_unique<DeviceArray<int32_t>>(tokens_of_);
   }
 
-  int MaxGroups() const { return static_cast<int>(adapters_.size()) + 3; }
+  int MaxGroups() const { return std::max(static_cast<int>(adapters_.size()) + 3, room_); }
   void BuildRows() {
     std::vector<LoraRow> rows(tokens_ + tokens_of_.size());
     std::vector<int32_t> row_of(tokens_);
@@ -206,6 +209,7 @@ class LoraCase {
 
   Type type_;
   int tokens_;
+  int room_ = 0;
   LoraTargets targets_;
   std::vector<Adapter> adapters_;
   std::vector<float> slab_;
@@ -223,21 +227,32 @@ class LoraCase {
 };
 
 // Who runs with what.
-enum class Mix { kNone, kIdentical, kDistinct, kUniform, kZipf, kMixedRanks, kStacked };
+enum class Mix {
+  kNone,
+  kIdentical,
+  kDistinct,
+  kUniform,
+  kZipf,
+  kMixedRanks,
+  kStacked,
+  kDistinctRanks
+};
 
-// Adds adapters to an empty case. kMixedRanks: ranks 1 … 256, modules left alone, tokens without
-// adapter, an adapter without tokens; tokens of an adapter stand apart.
+// Adds adapters to an empty case. kDistinctRanks: an adapter a token, of ranks as kMixedRanks,
+// which is: ranks 1 … 256, modules left alone, tokens without adapter, an adapter without tokens;
+// tokens of an adapter stand apart.
 inline void AddMix(Mix mix, LoraCase* to) {
   const int n = to->tokens();
   std::mt19937 engine(3);
   std::vector<std::vector<int32_t>> of;
   if (mix == Mix::kIdentical) of.resize(1);
-  if (mix == Mix::kDistinct) of.resize(n);
+  const bool distinct = mix == Mix::kDistinct || mix == Mix::kDistinctRanks;
+  if (distinct) of.resize(n);
   if (mix == Mix::kUniform || mix == Mix::kZipf || mix == Mix::kStacked) of.resize(8);
   if (mix == Mix::kMixedRanks) of.resize(9);
   for (int32_t t = 0; t < n && !of.empty(); ++t) {
     size_t adapter = engine() % of.size();
-    if (mix == Mix::kDistinct) adapter = t;
+    if (distinct) adapter = t;
     if (mix == Mix::kZipf) adapter = 7 >> (engine() % 4);
     if (mix == Mix::kMixedRanks && adapter == 8) continue;
     of[adapter].push_back(t);
@@ -247,8 +262,9 @@ inline void AddMix(Mix mix, LoraCase* to) {
                                                          {7, 64, 9}, {64, 16, 128}, {8, 8, 8},
                                                          {0, 0, 0},  {24, 40, 1},   {16, 16, 16}};
   for (size_t i = 0; i < of.size(); ++i) {
-    const bool mixed = mix == Mix::kMixedRanks || mix == Mix::kStacked;
-    to->Add(mixed ? kRanks[i] : kRanks[8], of[i], static_cast<uint32_t>(i + 1));
+    const bool mixed =
+        mix == Mix::kMixedRanks || mix == Mix::kStacked || mix == Mix::kDistinctRanks;
+    to->Add(mixed ? kRanks[i % 9] : kRanks[8], of[i], static_cast<uint32_t>(i + 1));
   }
 }
 

@@ -18,10 +18,20 @@ constexpr int kItemRanks = 16;
 constexpr int kHalfInputs = kWarpInputs / 2;
 constexpr int kHalfSteps = kHalfInputs / 32;  // loads of a row of a lane
 
-// The four warps that share items may be a block or part of one.
+// The four warps that share items may be a block or part of one, which may have kSets of them.
 __device__ __forceinline__ int DecodeWarp() { return threadIdx.x / 32 % kDecodeWarps; }
+template <int kSets = 1>
+__device__ __forceinline__ int DecodeSet() {
+  return kSets == 1 ? 0 : threadIdx.x / kDecodeThreads % kSets;
+}
+template <int kSets = 1>
 __device__ __forceinline__ void SyncDecodeWarps() {
-  asm volatile("bar.sync 3, %0;" ::"n"(kDecodeThreads) : "memory");
+  if constexpr (kSets == 1) {
+    asm volatile("bar.sync 3, %0;" ::"n"(kDecodeThreads) : "memory");
+  } else {
+    asm volatile("bar.sync %0, %1;" ::"r"(3 + 3 * DecodeSet<kSets>()), "n"(kDecodeThreads)
+                 : "memory");
+  }
 }
 
 struct DecodeItem {
@@ -125,28 +135,52 @@ struct ItemRows {
   float* v = nullptr;
 };
 
-__device__ __forceinline__ ItemRows RowsOf(const LoraStep& step, const DecodeItem& item,
-                                           const __nv_bfloat16* x, int in, int splits) {
-  const int g = threadIdx.x % 32 / 4;
-  const int k = (item.split * kDecodeWarps + DecodeWarp()) * kWarpInputs +
-                8 * static_cast<int>(threadIdx.x % 4);
-  ItemRows rows;
-  if (!item.valid) return rows;
-  rows.inputs = in - k;
-  rows.members = item.members;
-  rows.v = VOf(step, splits, item.member, item.target) + item.split * PaddedRank(item.lora_rank) +
-           item.first_rank;
-  if (g < item.members)
-    rows.x = x + static_cast<size_t>(LoadKept(step.tokens + item.member + g)) * in + k;
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    const int rank = item.first_rank + 8 * h + g;
-    if (rank < item.lora_rank) {
-      rows.a[h] = SlabRow<__nv_bfloat16>(step, LoadKept(LoadKept(&item.site->a) + rank)) + k;
-    }
+// The tables of an item ahead, by a chain of loads: Begin, Continue and Rows each need what the one
+// before has loaded, and have other loads to wait for between them.
+class ItemTables {
+ public:
+  __device__ __forceinline__ void Begin(const LoraStep& step, const DecodeItem& item, int in,
+                                        int splits) {
+    const int g = threadIdx.x % 32 / 4;
+    members_ = item.valid ? item.members : 0;
+    ranks_ = 0;
+    token_ = -1;
+    if (!item.valid) return;
+    k_ = (item.split * kDecodeWarps + DecodeWarp()) * kWarpInputs +
+         8 * static_cast<int>(threadIdx.x % 4);
+    v_ = VOf(step, splits, item.member, item.target) + item.split * PaddedRank(item.lora_rank) +
+         item.first_rank;
+    if (g < members_) token_ = LoadKept(step.tokens + item.member + g);
+    first_ = item.first_rank + g;
+    ranks_ = item.lora_rank - first_;
+    a_ = LoadKept(&item.site->a);
   }
-  return rows;
-}
+  __device__ __forceinline__ void Continue() {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) offset_[h] = 8 * h < ranks_ ? LoadKept(a_ + first_ + 8 * h) : 0;
+  }
+  __device__ __forceinline__ ItemRows Rows(const LoraStep& step, const __nv_bfloat16* x,
+                                           int in) const {
+    ItemRows rows;
+    rows.members = members_;
+    if (members_ == 0) return rows;
+    rows.inputs = in - k_;
+    rows.v = v_;
+    if (token_ >= 0) rows.x = x + static_cast<size_t>(token_) * in + k_;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      if (8 * h < ranks_) rows.a[h] = SlabRow<__nv_bfloat16>(step, offset_[h]) + k_;
+    }
+    return rows;
+  }
+
+ private:
+  int members_, k_, token_;
+  int first_, ranks_;  // the lane's first row of A, and how many there are from there
+  float* v_;
+  const uint32_t* a_;
+  uint32_t offset_[2];
+};
 
 template <int kHalf>
 __device__ __forceinline__ void LoadHalf(const ItemRows& rows, uint4 (&a)[kHalfSteps][2]) {
@@ -186,6 +220,7 @@ __device__ __forceinline__ void MultiplyHalf(const ItemRows& rows, const uint4 (
 }
 
 // The warps' sums of an item, in order, to v: 16 ranks, zeros beyond the adapter's.
+template <int kSets>
 __device__ __forceinline__ void StoreItem(const ItemRows& rows, int splits, const float (&sum)[4],
                                           float (&part)[kDecodeWarps][kItemMembers][kItemRanks]) {
   const int lane = threadIdx.x % 32;
@@ -193,7 +228,7 @@ __device__ __forceinline__ void StoreItem(const ItemRows& rows, int splits, cons
   for (int c = 0; c < 4; ++c) {
     part[DecodeWarp()][2 * (lane % 4) + c % 2][c / 2 * 8 + lane / 4] = sum[c];
   }
-  SyncDecodeWarps();
+  SyncDecodeWarps<kSets>();
   const int member = threadIdx.x % kDecodeThreads / kItemRanks;
   const int rank = threadIdx.x % kItemRanks;
   if (member >= rows.members) return;
@@ -206,26 +241,34 @@ __device__ __forceinline__ void StoreItem(const ItemRows& rows, int splits, cons
 // Two turns of the warps' sums.
 using DecodeSums = float[2][kDecodeWarps][kItemMembers][kItemRanks];
 
-// The items of a block, from blockIdx.x on, by four warps of it.
+// The items of a block, from blockIdx.x on, by four warps of it, or kSets times four. part: of the
+// set of warps.
+template <int kSets = 1>
 __device__ __forceinline__ void ShrinkItems(const LoraStep& step, const LoraTargets& targets,
                                             const __nv_bfloat16* x, int splits, bool x_ready,
                                             DecodeSums& part) {
   GroupScan scan(step, targets, splits);
-  int index = blockIdx.x;
+  int index = blockIdx.x + DecodeSet<kSets>() * gridDim.x;
   int turn = 0;
-  ItemRows rows = RowsOf(step, scan.Find(index), x, targets.in, splits);
+  ItemTables tables;
+  tables.Begin(step, scan.Find(index), targets.in, splits);
+  tables.Continue();
+  ItemRows rows = tables.Rows(step, x, targets.in);
   uint4 a[kHalfSteps][2];
   LoadHalf<0>(rows, a);
   if (!x_ready) PrefetchHalf(rows);
+  tables.Begin(step, scan.Find(index += kSets * gridDim.x), targets.in, splits);
   if (!x_ready && rows.members > 0) GridDependencyWait();
   for (; rows.members > 0; turn ^= 1) {
     float sum[4] = {};
     MultiplyHalf<0>(rows, a, sum);
     LoadHalf<1>(rows, a);
-    const ItemRows next = RowsOf(step, scan.Find(index += gridDim.x), x, targets.in, splits);
+    tables.Continue();
     MultiplyHalf<1>(rows, a, sum);
+    const ItemRows next = tables.Rows(step, x, targets.in);
     LoadHalf<0>(next, a);
-    StoreItem(rows, splits, sum, part[turn]);
+    tables.Begin(step, scan.Find(index += kSets * gridDim.x), targets.in, splits);
+    StoreItem<kSets>(rows, splits, sum, part[turn]);
     rows = next;
   }
 }

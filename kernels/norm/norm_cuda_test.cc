@@ -135,6 +135,10 @@ INSTANTIATE_TEST_SUITE_P(
                      testing::Values(Mix::kIdentical, Mix::kMixedRanks, Mix::kStacked),
                      testing::Values(Shape{67, 96, 192}, Shape{256, 512, 4096})));
 INSTANTIATE_TEST_SUITE_P(
+    Many, NormCudaTest,
+    testing::Combine(testing::Values(Type::kBF16), testing::Values(Mix::kDistinctRanks),
+                     testing::Values(Shape{33, 4104, 4096}, Shape{64, 200, 4096})));
+INSTANTIATE_TEST_SUITE_P(
     Long, NormCudaTest,
     testing::Combine(testing::Values(Type::kF32, Type::kBF16),
                      testing::Values(Mix::kIdentical, Mix::kMixedRanks, Mix::kStacked),

@@ -29,6 +29,16 @@ inline std::unique_ptr<DeviceArray<std::byte>> RandomBf16(size_t count, float sp
   return out;
 }
 
+// Adapters that the smallest of a step's graphs is for: kFewGroups, half as many as rows or as
+// many. Steps without a graph have room for their own alone.
+inline int RoomForAdapters(int tokens, int adapters) {
+  if (tokens > kDecodeTokens) return adapters;
+  for (const int room : {8, tokens / 2}) {
+    if (adapters <= room && room < tokens) return room;
+  }
+  return tokens;
+}
+
 // The LoRA side of one site: its adapters at each of `layers`, and the step of `tokens` tokens.
 // *One thread.*
 class BenchLora {
@@ -52,11 +62,12 @@ class BenchLora {
     const std::vector<float> scales(members.size(), 1.0f);
     std::vector<LoraRow> rows(tokens + members.size());
     std::vector<int32_t> row_of(tokens);
-    std::vector<LoraTile> tiles(MaxLoraTiles(tokens, std::min(tokens, 64)));
+    const int room = RoomForAdapters(tokens, adapters);
+    std::vector<LoraTile> tiles(MaxLoraTiles(tokens, room));
     FillLoraRows(groups.data(), adapters, members.data(), scales.data(), tokens,
                  static_cast<int>(tiles.size()), rows.data(), row_of.data(), tiles.data());
     num_groups_ = std::make_unique<DeviceArray<int32_t>>(std::vector<int32_t>{adapters});
-    groups.resize(std::min(tokens, 64));
+    groups.resize(room);
     groups_ = std::make_unique<DeviceArray<LoraGroupEntry>>(groups);
     members_ = std::make_unique<DeviceArray<int32_t>>(members);
     rows_ = std::make_unique<DeviceArray<LoraRow>>(rows);
@@ -71,7 +82,7 @@ class BenchLora {
     step_.row_of = row_of_->get();
     step_.tiles = tiles_->get();
     step_.max_tiles = static_cast<int>(tiles.size());
-    step_.max_groups = std::min(tokens, 64);
+    step_.max_groups = room;
     step_.max_members = tokens;
     step_.v = v_->get();
     step_.v_floats = v_->size();
