@@ -64,6 +64,8 @@ class Ranks {
   }
 
   int size() const { return static_cast<int>(groups_.size()); }
+  // Ranks on a GPU, at most: all their blocks must find room at once.
+  int sharing() const { return (size() + devices_ - 1) / devices_; }
   const PeerGroup& group(int rank) const { return groups_[rank]; }
   cudaStream_t stream(int rank) const { return streams_[rank]; }
   volatile uint32_t* words() { return words_; }

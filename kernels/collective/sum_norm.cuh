@@ -4,146 +4,21 @@
 
 #include <cooperative_groups.h>
 
+#include <type_traits>
+
 #include "kernels/collective/peer_exchange.cuh"
-#include "kernels/collective/sum_norm_cuda.h"
-#include "kernels/lora/lora_device.cuh"
+#include "kernels/collective/sum_norm_row.cuh"
 
 namespace rootstock::kernels::cuda {
 
 constexpr int kWarpColumns = 256;
-constexpr int kSumNormThreads = 1024;     // of a block, at most
-constexpr int kSumNormLoraThreads = 256;  // the same with LoRA
+constexpr int kSumNormThreads = 1024;  // of a block, at most
+// The same with LoRA, whose blocks hold B in registers and should find room beside those of a GEMM:
+// better no more than the first, wide rows take the second.
+constexpr int kSumNormLoraThreads = 128;
+constexpr int kMostSumNormLoraThreads = 256;
 constexpr int kMostSumNormColumns = 16384;
 constexpr int kMostRowWarps = kMostSumNormColumns / kWarpColumns;
-
-// 8 elements of T.
-template <typename T>
-struct Columns {
-  static constexpr int kPieces = sizeof(T) / 2;  // of 16 bytes
-  uint4 raw[kPieces];
-
-  __device__ __forceinline__ void Load(const T* p) {
-#pragma unroll
-    for (int i = 0; i < kPieces; ++i) raw[i] = LoadL2(reinterpret_cast<const uint4*>(p) + i);
-  }
-  __device__ __forceinline__ void Unpack(float (&x)[8]) const {
-    if constexpr (sizeof(T) == 2) {
-      Unpack8(raw[0], x);
-    } else {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        x[4 * i] = __uint_as_float(raw[i].x), x[4 * i + 1] = __uint_as_float(raw[i].y);
-        x[4 * i + 2] = __uint_as_float(raw[i].z), x[4 * i + 3] = __uint_as_float(raw[i].w);
-      }
-    }
-  }
-  __device__ __forceinline__ void Pack(const float (&x)[8]) {
-    if constexpr (sizeof(T) == 2) {
-      raw[0] = {PackBf16(x[0], x[1]), PackBf16(x[2], x[3]), PackBf16(x[4], x[5]),
-                PackBf16(x[6], x[7])};
-    } else {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        raw[i] = {__float_as_uint(x[4 * i]), __float_as_uint(x[4 * i + 1]),
-                  __float_as_uint(x[4 * i + 2]), __float_as_uint(x[4 * i + 3])};
-      }
-    }
-  }
-};
-
-// The LoRA of one token at a thread's 8 columns. The whole block calls every function.
-template <typename T>
-class RowLora {
- public:
-  // B's rows in registers at a time.
-  static constexpr int kRows = sizeof(T) == 2 ? 12 : 8;
-
-  __device__ RowLora(const SumNormLora& lora, int token, int column)
-      : step_(lora.step), lora_(lora), column_(column), entry_(lora.step.row_of[token]) {
-    SetEntry();
-  }
-
-  // B's first rows: no kernel of the step writes them, so they may come before the wait.
-  __device__ __forceinline__ void LoadFirst() {
-    LoadRows(0);
-    for (int r = kRows; r < rank_ && threadIdx.x % 8 == 0; ++r) {
-      if (features_ > 0) PrefetchL2(SlabRow<T>(step_, __ldg(b_ + r)) + at_);
-    }
-  }
-
-  // x += scale · v · B; v [kMaxLoraRank] is shared memory.
-  __device__ __forceinline__ void Add(int splits, float* v, float (&x)[8]) {
-    for (bool first = true; entry_ >= 0; first = false) {
-      const LoraRow& row = step_.rows[entry_];
-      if (row.sites == nullptr) break;
-      if (!first) {
-        SetEntry();
-        LoadRows(0);
-        __syncthreads();  // v of the entry before was read
-      }
-      const float* parts = VOf(step_, splits, row.member, 0);
-      const int padded = PaddedRank(rank_);
-      for (int r = threadIdx.x; r < rank_; r += blockDim.x) {
-        float sum = 0.0f;
-        for (int s = 0; s < splits; ++s) sum += parts[s * padded + r];
-        v[r] = sum * scale_ * row.scale;
-      }
-      __syncthreads();
-      for (int k = 0; k < rank_; k += kRows) {
-        if (k > 0) LoadRows(k);
-#pragma unroll
-        for (int i = 0; i < kRows; ++i) {
-          if (k + i >= rank_) break;
-          float b[8];
-          rows_[i].Unpack(b);
-#pragma unroll
-          for (int c = 0; c < 8; ++c) x[c] += v[k + i] * b[c];
-        }
-      }
-      entry_ = row.next;
-    }
-  }
-
- private:
-  __device__ __forceinline__ void SetEntry() {
-    rank_ = features_ = 0;
-    const LoraSiteEntry* sites = step_.rows[entry_].sites;
-    if (sites == nullptr) return;
-    // An adapter is whole or in slices; its other site has no components.
-    const LoraSiteEntry* site = &SiteOf(sites, lora_.whole, 0);
-    int first = lora_.whole.column[0];
-    int features = lora_.whole.features[0];
-    if (site->lora_rank == 0 && lora_.slice.count > 0) {
-      site = &SiteOf(sites, lora_.slice, 0);
-      first = lora_.slice.column[0];
-      features = lora_.slice.features[0];
-    }
-    b_ = site->b;
-    rank_ = site->lora_rank;
-    scale_ = site->scale;
-    at_ = column_ - first;
-    features_ = at_ >= 0 && at_ < features ? 8 : 0;
-  }
-
-  // Rows k … k + kRows - 1; zeros where there are none.
-  __device__ __forceinline__ void LoadRows(int k) {
-#pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-      rows_[i] = {};
-      if (features_ > 0 && k + i < rank_) rows_[i].Load(SlabRow<T>(step_, __ldg(b_ + k + i)) + at_);
-    }
-  }
-
-  const LoraStep& step_;
-  const SumNormLora& lora_;
-  const int column_;
-  int entry_;
-  const uint32_t* b_ = nullptr;
-  int rank_ = 0, at_ = 0;
-  int features_ = 0;  // 0: the adapter has nothing at these columns
-  float scale_ = 0.0f;
-  Columns<T> rows_[kRows];
-};
 
 __device__ __forceinline__ void RowSync(unsigned cluster) {
 #if __CUDA_ARCH__ >= 900
@@ -203,11 +78,12 @@ __device__ __forceinline__ void SumColumns(const PeerCall& call, int tokens, int
 
 // grid [cluster · tokens]; cluster · blockDim.x · 8 ≥ n.
 template <typename T, int kRanks, bool kLora>
-__global__ void __launch_bounds__(kLora ? kSumNormLoraThreads : kSumNormThreads)
+__global__ void __launch_bounds__(kLora ? kMostSumNormLoraThreads : kSumNormThreads, kLora ? 2 : 1)
     SumNormKernel(const __grid_constant__ PeerGroup group, const __grid_constant__ SumNormArgs args,
                   const __grid_constant__ SumNormLora lora, int splits, unsigned cluster) {
   __shared__ float part[kMostRowWarps];
-  __shared__ float v[kLora ? kMaxLoraRank : 1];
+  using Lora = std::conditional_t<kLora, RowLora<T>, NoLora>;
+  __shared__ typename Lora::Shared of_lora;
   GridLaunchDependents();
   const int token = blockIdx.x / cluster;
   const int column = 8 * (blockIdx.x % cluster * blockDim.x + threadIdx.x);
@@ -224,23 +100,21 @@ __global__ void __launch_bounds__(kLora ? kSumNormLoraThreads : kSumNormThreads)
     delta.Load(static_cast<const T*>(args.delta) + at);
     delta.Unpack(x);
   };
-  // See AddNormTileKernel.
-  if constexpr (kLora) {
+  // See AddNormTileKernel. B is in the registers that the row would take.
+  Lora added(lora, token, live ? column : -1, of_lora);
+  if (kLora) {
     if (live) PrefetchL2(args.residual + at);
-    RowLora<T> added(lora, token, live ? column : -1);
-    added.LoadFirst();
-    if (cluster > 1) RowSync(cluster);  // the other blocks' shared memory is there
-    GridDependencyWait();
-    load_delta();
-    added.Add(splits, v, x);
-    load_row();
+    if (live) PrefetchL1(args.weight + column);
   } else {
     load_row();
-    if (cluster > 1) RowSync(cluster);
-    GridDependencyWait();
-    load_delta();
   }
+  added.LoadFirst();
+  if (cluster > 1) RowSync(cluster);  // the other blocks' shared memory is there
+  GridDependencyWait();
   const PeerCall call(group);
+  load_delta();
+  added.Add(splits, x);
+  if (kLora) load_row();
   // A row's blocks wait for one another below, so none may leave.
   if (!__syncthreads_or(call.dead)) SumColumns<T, kRanks>(call, args.tokens, args.n, at, live, x);
   float squares = 0.0f;

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "kernels/collective/sum_norm.cuh"
 #include "kernels/collective/sum_norm_cuda.h"
 #include "kernels/cuda/launch.h"
@@ -6,29 +8,73 @@
 namespace rootstock::kernels::cuda {
 namespace {
 
-constexpr int kMostCluster = 8;
+constexpr unsigned kMostCluster = 8;
 
-// How many blocks share a row, and the threads of each. Registers for many rows of B at once are to
-// be had in small blocks alone.
+// How many blocks share a row, and the threads of each.
 struct SumNormCut {
   unsigned cluster, threads;
 };
 
 SumNormCut CutOf(int n, bool with_lora) {
-  const int warps = (n + kWarpColumns - 1) / kWarpColumns;
-  const int most = (with_lora ? kSumNormLoraThreads : kSumNormThreads) / 32;
+  const unsigned warps = (n + kWarpColumns - 1) / kWarpColumns;
+  const unsigned wanted = (with_lora ? kSumNormLoraThreads : kSumNormThreads) / 32;
+  const unsigned most = (with_lora ? kMostSumNormLoraThreads : kSumNormThreads) / 32;
   unsigned cluster = 1;
-  while (cluster * most < static_cast<unsigned>(warps)) cluster *= 2;
+  while (cluster * (cluster < kMostCluster ? wanted : most) < warps) cluster *= 2;
   return {cluster, (warps + cluster - 1) / cluster * 32};
 }
 
+// How many clusters find room at once on an empty GPU.
+template <typename Kernel>
+cudaError_t ClustersAtOnce(Kernel kernel, const SumNormCut& cut, int* clusters) {
+  if (cut.cluster == 1) {
+    const cudaError_t error =
+        cudaOccupancyMaxActiveBlocksPerMultiprocessor(clusters, kernel, cut.threads, 0);
+    *clusters *= NumSms();
+    return error;
+  }
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim = {cut.cluster, 1, 1};
+  cudaLaunchConfig_t config = {};
+  config.gridDim = cut.cluster;
+  config.blockDim = cut.threads;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  return cudaOccupancyMaxActiveClusters(clusters, kernel, &config);
+}
+
+// Rows [first, first + tokens) of args.
+SumNormArgs RowsOf(const SumNormArgs& args, int first, int tokens) {
+  SumNormArgs out = args;
+  const size_t at = static_cast<size_t>(first) * args.n;
+  out.residual += at;
+  out.delta = static_cast<const std::byte*>(args.delta) + at * SizeOf(args.type);
+  out.out = static_cast<std::byte*>(args.out) + at * SizeOf(args.type);
+  out.tokens = tokens;
+  return out;
+}
+
+// A block keeps its room while it waits for its peers', so one that found none would keep its push
+// from them: a launch has no more blocks than there is room for, further rows are further calls. No
+// other kernel takes room for good: those ahead have all their blocks on the GPU when ours start,
+// and one behind starts when all of ours have (GridLaunchDependents).
 template <typename T, int kRanks, bool kLora>
 cudaError_t Launch(const PeerGroup& group, const SumNormArgs& args, const SumNormLora& lora,
                    cudaStream_t stream) {
   const SumNormCut cut = CutOf(args.n, kLora);
+  const auto kernel = SumNormKernel<T, kRanks, kLora>;
   const int splits = LoraSplits(args.tokens, lora.whole.in);
-  return LaunchDependent(SumNormKernel<T, kRanks, kLora>, cut.cluster * args.tokens, cut.threads, 0,
-                         stream, cut.cluster, group, args, lora, splits, cut.cluster);
+  int most = 0;
+  cudaError_t error = ClustersAtOnce(kernel, cut, &most);
+  for (int first = 0; first < args.tokens && error == cudaSuccess; first += most) {
+    const SumNormArgs rows = RowsOf(args, first, std::min(most, args.tokens - first));
+    SumNormLora of_rows = lora;
+    if (kLora) of_rows.step.row_of += first;
+    error = LaunchDependent(kernel, cut.cluster * rows.tokens, cut.threads, 0, stream, cut.cluster,
+                            group, rows, of_rows, splits, cut.cluster);
+  }
+  return error;
 }
 
 template <typename T, int kRanks>
