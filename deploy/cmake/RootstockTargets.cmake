@@ -13,6 +13,8 @@
 # rootstock_gpus_test(NAME RANKS SOURCES a_test.cc … DEPS lib …)
 #   Built as a GPU test is; run (ctest label gpus) as RANKS processes under mpirun where there are as
 #   many GPUs. Has a main of its own, which calls MPI_Init.
+# rootstock_ranks_test(NAME "2;8" SOURCES a_test.cc … DEPS lib …)
+#   The same, for each number of processes, where there is any GPU (label gpu): they may share it.
 # rootstock_gpu_bench(NAME SOURCES a_bench.cu … DEPS lib …)
 #   Built as a GPU test is, beside them; run by hand.
 # rootstock_python_test(NAME FILE.py [TIMEOUT seconds] [ARGS …])
@@ -114,6 +116,17 @@ function(rootstock_gpus_test NAME RANKS)
                    $<TARGET_FILE:${NAME}>)
   set_tests_properties(${NAME} PROPERTIES TIMEOUT 300 LABELS gpus
                        ENVIRONMENT "${ROOTSTOCK_TEST_ENVIRONMENT}")
+endfunction()
+
+function(rootstock_ranks_test NAME SIZES)
+  if(NOT ROOTSTOCK_TESTS)
+    return()
+  endif()
+  rootstock_gpu_binary(${NAME} GTest::gtest ${ARGN})
+  foreach(ranks IN LISTS SIZES)
+    rootstock_mpi_run(${NAME} ${ranks})
+    set_tests_properties(${NAME}_np${ranks} PROPERTIES LABELS gpu)
+  endforeach()
 endfunction()
 
 function(rootstock_gpu_bench NAME)

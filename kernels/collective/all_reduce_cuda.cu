@@ -87,12 +87,12 @@ cudaError_t LaunchSum(const PeerGroup& group, SumAlgorithm algorithm, void* data
   T* const elements = static_cast<T*>(data);
   const size_t pieces = PiecesOf(n * sizeof(T));
   if (algorithm == SumAlgorithm::kOneShot) {
-    const PeerGrid grid = GridFor(pieces);
+    const PeerGrid grid = GridFor(group, pieces);
     return LaunchDependent(OneShotKernel<T, kRanks>, grid.blocks, grid.threads, 0, stream, 1, group,
                            elements, n);
   }
   const size_t part = (pieces + group.size - 1) / group.size;
-  const PeerGrid grid = GridFor(part);
+  const PeerGrid grid = GridFor(group, part);
   return LaunchDependent(TwoShotKernel<T, kRanks>, grid.blocks, grid.threads, 0, stream, 1, group,
                          elements, n, part);
 }

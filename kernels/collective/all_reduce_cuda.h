@@ -33,6 +33,9 @@ struct PeerGroup {
   int size = 1;
   std::byte* inbox[kMaxPeers] = {};  // by rank, as this GPU addresses them
   size_t buffer_bytes = 0;           // a third of an inbox, a multiple of 16
+  // Ranks whose kernels may run on this GPU at the same time, which wait for one another: the
+  // blocks of all find room at once.
+  int sharing = 1;
   PeerState* state = nullptr;
   // Host memory mapped into the GPU. *abort ≠ 0 ends all waits; *stalled is set where one lasted
   // longer than limit_ns. Either makes the group useless.

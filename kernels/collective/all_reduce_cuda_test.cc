@@ -162,7 +162,7 @@ TEST_P(PeerCollectives, Graphs) {
   for (const cudaGraphExec_t graph : graphs) cudaGraphExecDestroy(graph);
 }
 
-INSTANTIATE_TEST_SUITE_P(Size, PeerCollectives, testing::Values(2, 3, 4));
+INSTANTIATE_TEST_SUITE_P(Size, PeerCollectives, testing::Values(2, 3, 4, 8));
 
 class LostRank : public testing::TestWithParam<SumAlgorithm> {};
 

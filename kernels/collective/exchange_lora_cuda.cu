@@ -8,7 +8,7 @@ namespace {
 
 constexpr int kPieceFloats = 4;
 constexpr int kSlot = kMaxLoraRank / kPieceFloats;  // pieces that a (member, target) may take
-constexpr size_t kMostSlots = 2048;                 // blocks that surely run all at once
+constexpr size_t kMostSlots = 2048;                 // blocks of a GPU that surely run all at once
 
 // One (member, target).
 struct ExchangeSite {
@@ -125,8 +125,8 @@ __global__ void __launch_bounds__(kSlot)
 
 bool TakesExchangeLora(const PeerGroup& group, int num_tokens, int max_members) {
   const size_t slots = size_t{kMaxLoraTargets} * max_members;
-  return num_tokens <= kDecodeTokens && slots <= kMostSlots && group.size <= kMaxPeers &&
-         (group.size - 1) * slots * kSlot * 16 <= group.buffer_bytes;
+  return num_tokens <= kDecodeTokens && slots * group.sharing <= kMostSlots &&
+         group.size <= kMaxPeers && (group.size - 1) * slots * kSlot * 16 <= group.buffer_bytes;
 }
 
 cudaError_t ExchangeLora(const PeerGroup& group, const LoraStep& step,

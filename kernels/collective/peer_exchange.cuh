@@ -13,7 +13,7 @@
 namespace rootstock::kernels::cuda {
 
 constexpr int kPeerThreads = 512;  // of a block, at most
-constexpr int kPeerBlocks = 128;   // all run at once, whatever runs beside them
+constexpr int kPeerBlocks = 128;   // of a GPU's ranks: all run at once, whatever runs beside them
 constexpr int kPolls = 1024;       // between looks at the clock and the host's word
 
 struct PeerGrid {
@@ -21,11 +21,11 @@ struct PeerGrid {
 };
 
 // A thread a piece while they last. Many small blocks have their first pieces under way soonest.
-inline PeerGrid GridFor(size_t pieces) {
+inline PeerGrid GridFor(const PeerGroup& group, size_t pieces) {
   const unsigned threads =
       pieces <= kPeerBlocks * kPeerThreads / 2 ? kPeerThreads / 2 : kPeerThreads;
   const size_t blocks = std::max<size_t>(1, (pieces + threads - 1) / threads);
-  return {static_cast<unsigned>(std::min<size_t>(blocks, kPeerBlocks)), threads};
+  return {static_cast<unsigned>(std::min<size_t>(blocks, kPeerBlocks / group.sharing)), threads};
 }
 
 __device__ __forceinline__ uint4 LoadVolatile16(const void* p) {

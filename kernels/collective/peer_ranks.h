@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <vector>
 
 #include "kernels/collective/all_reduce_cuda.h"
@@ -20,6 +21,8 @@ class Ranks {
  public:
   explicit Ranks(int size, uint64_t limit_ns = kLimitNs, size_t buffer_bytes = kBufferBytes)
       : groups_(size), streams_(size) {
+    // Read when CUDA starts: a queue a rank, so that none waits behind another's kernel.
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
     EXPECT_EQ(cudaSuccess, cudaGetDeviceCount(&devices_));
     EXPECT_EQ(cudaSuccess, cudaHostAlloc(reinterpret_cast<void**>(&words_), 8,
                                          cudaHostAllocMapped | cudaHostAllocPortable));
@@ -41,6 +44,7 @@ class Ranks {
       PeerGroup& group = groups_[r];
       group.rank = r;
       group.size = size;
+      group.sharing = (size + devices_ - 1) / devices_;
       std::copy_n(inboxes, kMaxPeers, group.inbox);
       group.buffer_bytes = buffer_bytes;
       group.abort = words_;
@@ -64,8 +68,6 @@ class Ranks {
   }
 
   int size() const { return static_cast<int>(groups_.size()); }
-  // Ranks on a GPU, at most: all their blocks must find room at once.
-  int sharing() const { return (size() + devices_ - 1) / devices_; }
   const PeerGroup& group(int rank) const { return groups_[rank]; }
   cudaStream_t stream(int rank) const { return streams_[rank]; }
   volatile uint32_t* words() { return words_; }

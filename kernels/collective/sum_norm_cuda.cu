@@ -24,24 +24,32 @@ SumNormCut CutOf(int n, bool with_lora) {
   return {cluster, (warps + cluster - 1) / cluster * 32};
 }
 
-// How many clusters find room at once on an empty GPU.
+// Of a launch of so many rows, behind whatever is ahead of it. `attribute` is part of it.
+cudaLaunchConfig_t ConfigOf(const SumNormCut& cut, int rows, cudaStream_t stream,
+                            cudaLaunchAttribute* attribute) {
+  attribute->id = cudaLaunchAttributeClusterDimension;
+  attribute->val.clusterDim = {cut.cluster, 1, 1};
+  cudaLaunchConfig_t config = {};
+  config.gridDim = cut.cluster * rows;
+  config.blockDim = cut.threads;
+  config.stream = stream;
+  config.attrs = attribute;
+  config.numAttrs = cut.cluster > 1 ? 1 : 0;
+  return config;
+}
+
+// How many rows find room at once on an empty GPU.
 template <typename Kernel>
-cudaError_t ClustersAtOnce(Kernel kernel, const SumNormCut& cut, int* clusters) {
+cudaError_t RowsAtOnce(Kernel kernel, const SumNormCut& cut, int* rows) {
   if (cut.cluster == 1) {
     const cudaError_t error =
-        cudaOccupancyMaxActiveBlocksPerMultiprocessor(clusters, kernel, cut.threads, 0);
-    *clusters *= NumSms();
+        cudaOccupancyMaxActiveBlocksPerMultiprocessor(rows, kernel, cut.threads, 0);
+    *rows *= NumSms();
     return error;
   }
   cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim = {cut.cluster, 1, 1};
-  cudaLaunchConfig_t config = {};
-  config.gridDim = cut.cluster;
-  config.blockDim = cut.threads;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
-  return cudaOccupancyMaxActiveClusters(clusters, kernel, &config);
+  const cudaLaunchConfig_t config = ConfigOf(cut, 1, nullptr, &attribute);
+  return cudaOccupancyMaxActiveClusters(rows, kernel, &config);
 }
 
 // Rows [first, first + tokens) of args.
@@ -56,9 +64,10 @@ SumNormArgs RowsOf(const SumNormArgs& args, int first, int tokens) {
 }
 
 // A block keeps its room while it waits for its peers', so one that found none would keep its push
-// from them: a launch has no more blocks than there is room for, further rows are further calls. No
-// other kernel takes room for good: those ahead have all their blocks on the GPU when ours start,
-// and one behind starts when all of ours have (GridLaunchDependents).
+// from them: a launch has no more blocks than there is room for. Further rows are further calls,
+// each when the one ahead has gone: blocks that waited for that would take the room of the peers on
+// this GPU. No other kernel takes room for good: those ahead have all their blocks on the GPU when
+// ours start, and one behind starts when all of ours have (GridLaunchDependents).
 template <typename T, int kRanks, bool kLora>
 cudaError_t Launch(const PeerGroup& group, const SumNormArgs& args, const SumNormLora& lora,
                    cudaStream_t stream) {
@@ -66,13 +75,20 @@ cudaError_t Launch(const PeerGroup& group, const SumNormArgs& args, const SumNor
   const auto kernel = SumNormKernel<T, kRanks, kLora>;
   const int splits = LoraSplits(args.tokens, lora.whole.in);
   int most = 0;
-  cudaError_t error = ClustersAtOnce(kernel, cut, &most);
+  cudaError_t error = RowsAtOnce(kernel, cut, &most);
+  most = std::max(1, most / group.sharing);
   for (int first = 0; first < args.tokens && error == cudaSuccess; first += most) {
     const SumNormArgs rows = RowsOf(args, first, std::min(most, args.tokens - first));
     SumNormLora of_rows = lora;
     if (kLora) of_rows.step.row_of += first;
-    error = LaunchDependent(kernel, cut.cluster * rows.tokens, cut.threads, 0, stream, cut.cluster,
-                            group, rows, of_rows, splits, cut.cluster);
+    if (first == 0) {
+      error = LaunchDependent(kernel, cut.cluster * rows.tokens, cut.threads, 0, stream,
+                              cut.cluster, group, rows, of_rows, splits, cut.cluster);
+      continue;
+    }
+    cudaLaunchAttribute attribute = {};
+    const cudaLaunchConfig_t config = ConfigOf(cut, rows.tokens, stream, &attribute);
+    error = cudaLaunchKernelEx(&config, kernel, group, rows, of_rows, splits, cut.cluster);
   }
   return error;
 }

@@ -175,7 +175,7 @@ class SumNorm : public testing::TestWithParam<int> {
     ASSERT_EQ(alone[0].out, RowOf(got[0].out, token, shape.n));
   }
 
-  Ranks ranks_{GetParam(), kLimitNs, size_t{4} << 20};
+  Ranks ranks_{GetParam(), kLimitNs, size_t{16} << 20};
   std::mt19937 random_{5};
   std::vector<float> residual_, weight_;
   std::vector<std::vector<float>> deltas_, inputs_;  // by rank
@@ -189,11 +189,10 @@ TEST_P(SumNorm, EqualsLoraSumAndNorm) {
       for (const Mix mix : kMixes) Check({type, n, 5, mix});
       Check({type, n, 7, Mix::kMixedRanks, /*sliced=*/true});
     }
-    Check({type, 4096, kMostSumNormTokens / ranks_.sharing(), Mix::kUniform});
+    Check({type, 4096, kMostSumNormTokens, Mix::kUniform});
   }
-  // More blocks than find room at once, where a rank has a GPU to itself.
-  const int tokens = ranks_.sharing() == 1 ? kMostSumNormTokens : 3;
-  Check({Type::kBF16, 16384, tokens, Mix::kUniform});
+  // More blocks than find room at once, with a GPU a rank too.
+  Check({Type::kBF16, 16384, kMostSumNormTokens, Mix::kUniform});
 }
 
 // Calls of both kinds in turn use the same inboxes.
@@ -227,7 +226,7 @@ TEST_P(SumNorm, RefusesWhatItDoesNotTake) {
   EXPECT_EQ(cudaErrorInvalidValue, SumAddRmsNorm(ranks_.group(0), args, {}, ranks_.stream(0)));
 }
 
-INSTANTIATE_TEST_SUITE_P(Size, SumNorm, testing::Values(2, 3, 4));
+INSTANTIATE_TEST_SUITE_P(Size, SumNorm, testing::Values(2, 3, 4, 8));
 
 // A rank that waits in vain ends its kernel, and all later ones.
 TEST(SumNormLost, LimitEndsTheWait) {

@@ -141,7 +141,7 @@ cudaError_t GatherWords(const PeerGroup& group, const void* in, const size_t* wo
     plan.stride = std::max({plan.stride, (words[r] + 3) / 4, size_t{1}});
   }
   if ((group.size - 1) * plan.stride * 16 > group.buffer_bytes) return cudaErrorInvalidValue;
-  const PeerGrid grid = GridFor(plan.stride);
+  const PeerGrid grid = GridFor(group, plan.stride);
   return LaunchDependent(GatherKernel, grid.blocks, grid.threads, 0, stream, 1, group,
                          static_cast<const uint32_t*>(in), plan, static_cast<uint32_t*>(out));
 }
@@ -151,7 +151,7 @@ cudaError_t BroadcastWords(const PeerGroup& group, void* data, size_t words, int
   const size_t pieces = (words + 1) / 2;
   if (group.size == 1 || words == 0) return cudaSuccess;
   if ((group.size - 1) * pieces * 16 > group.buffer_bytes) return cudaErrorInvalidValue;
-  const PeerGrid grid = GridFor(pieces);
+  const PeerGrid grid = GridFor(group, pieces);
   return LaunchDependent(BroadcastKernel, grid.blocks, grid.threads, 0, stream, 1, group,
                          static_cast<uint32_t*>(data), words, root);
 }
