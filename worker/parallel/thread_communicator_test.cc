@@ -20,7 +20,7 @@ TEST_P(ThreadCommunicatorTest, BadArguments) {
   EXPECT_TRUE(RunOnRanks(GetParam(), CheckBadArguments).ok());
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, ThreadCommunicatorTest, testing::Values(1, 2, 3, 8));
+INSTANTIATE_TEST_SUITE_P(Ranks, ThreadCommunicatorTest, testing::Values(1, 2, 3, 4, 8));
 
 TEST(ThreadCommunicator, LostRankHangsNobody) {
   const absl::Status status = RunOnRanks(3, [](Communicator& c) -> absl::Status {
