@@ -35,7 +35,9 @@ constexpr int kAdminThreads = 2;
 constexpr size_t kMaxWaitingAdmin = 256;
 constexpr int kUploadThreads = 2;
 constexpr size_t kMaxWaitingPieces = 256;  // one a stream
-constexpr int kBlobThreads = 32;           // each may wait for the object store
+constexpr int kFetchThreads = 32;          // each may wait for the object store
+constexpr int kBlobThreads = 4;
+constexpr size_t kMaxWaitingBlobs = 1024;
 constexpr int kRegistrationThreads = 8;
 constexpr size_t kMaxWaitingRegistrations = 64;
 constexpr absl::Duration kLastAnswers = absl::Seconds(1);
@@ -102,7 +104,8 @@ struct Coordinator::Parts {
   AdapterParts store;
   std::unique_ptr<Frontend> frontend;
   std::unique_ptr<CoordinatorEngine> engine;
-  std::unique_ptr<WorkPool> request_pool, admin_pool, upload_pool, registrations, blob_pool;
+  std::unique_ptr<WorkPool> request_pool, admin_pool, upload_pool, registrations, blob_pool,
+      fetch_pool;
   std::unique_ptr<InferenceService> inference;
   std::unique_ptr<AdaptersService> adapters;
   std::unique_ptr<AliasesService> aliases;
@@ -199,11 +202,14 @@ void Coordinator::Parts::MakeServices() {
       engine.get(), request_pool.get());
   groups = std::make_unique<GroupService>(engine.get(),
                                           [this](int attached) { SetServing(attached > 0); });
-  blob_pool = std::make_unique<WorkPool>(kBlobThreads, kMaxWaitingAdmin, "fetches");
-  blobs = std::make_unique<BlobService>(
-      [this](const Digest& digest) { return store.registry->ReadContent(digest); },
-      [this](std::function<void()> job) { return blob_pool->Post(std::move(job)); },
-      [this](const Digest& digest) { store.registry->DoubtContent(digest); });
+  blob_pool = std::make_unique<WorkPool>(kBlobThreads, kMaxWaitingBlobs, "fetches");
+  fetch_pool = std::make_unique<WorkPool>(kFetchThreads, kMaxWaitingBlobs, "fetches");
+  blobs = std::make_unique<BlobService>(BlobService::Ports{
+      .open = [this](const Digest& digest) { return store.registry->ReadContent(digest); },
+      .is_on_disk = [this](const Digest& digest) { return store.registry->IsOnDisk(digest); },
+      .read = [this](std::function<void()> job) { return blob_pool->Post(std::move(job)); },
+      .fetch = [this](std::function<void()> job) { return fetch_pool->Post(std::move(job)); },
+      .doubt = [this](const Digest& digest) { store.registry->DoubtContent(digest); }});
 }
 
 absl::Status Coordinator::Parts::Listen() {

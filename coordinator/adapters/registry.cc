@@ -238,6 +238,10 @@ absl::StatusOr<std::ifstream> Registry::ReadContent(const Digest& digest) {
                    "no such content");
 }
 
+bool Registry::IsOnDisk(const Digest& digest) const {
+  return impl_->contents->blobs.IsOnDisk(digest);
+}
+
 void Registry::DoubtContent(const Digest& digest) { impl_->contents->blobs.Doubt(digest); }
 
 void Registry::CancelReads() { impl_->contents->blobs.Cancel(); }

@@ -174,6 +174,8 @@ class Registry {
   // Content from its first byte; may wait for the object store. NOT_FOUND when no version and
   // nothing in flight holds it; BlobStore::Read's errors.
   absl::StatusOr<std::ifstream> ReadContent(const Digest& digest);
+  // Whether the disk has it for ReadContent. Never waits.
+  bool IsOnDisk(const Digest& digest) const;
   // What ReadContent gave was not the content: see BlobStore::Doubt.
   void DoubtContent(const Digest& digest);
   // What waits for the object store ends soon.

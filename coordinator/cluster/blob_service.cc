@@ -21,7 +21,7 @@ grpc::Status ToGrpc(const absl::Status& status) {
 // Sends a file chunk by chunk; deletes itself. One thread at a time.
 class BlobWriter : public grpc::ServerWriteReactor<v1::FetchChunk> {
  public:
-  BlobWriter(const Digest& digest, const BlobService::Doubt& doubt)
+  BlobWriter(const Digest& digest, const std::function<void(const Digest&)>& doubt)
       : digest_(digest), doubt_(doubt) {}
 
   void Refuse(const absl::Status& status) { Finish(ToGrpc(status)); }
@@ -67,7 +67,7 @@ class BlobWriter : public grpc::ServerWriteReactor<v1::FetchChunk> {
   }
 
   const Digest digest_;
-  const BlobService::Doubt& doubt_;
+  const std::function<void(const Digest&)>& doubt_;
   std::ifstream file_;
   uint64_t left_ = 0;
   Sha256 hash_;  // of what was sent
@@ -79,29 +79,28 @@ class BlobWriter : public grpc::ServerWriteReactor<v1::FetchChunk> {
 // Thread-safe.
 class BlobService::Service : public v1::Blobs::CallbackService {
  public:
-  Service(Open open, Post post, Doubt doubt)
-      : open_(std::move(open)), post_(std::move(post)), doubt_(std::move(doubt)) {}
+  explicit Service(Ports ports) : ports_(std::move(ports)) {}
 
   grpc::ServerWriteReactor<v1::FetchChunk>* Fetch(grpc::CallbackServerContext*,
                                                   const v1::FetchRequest* request) override {
     const auto digest = DigestFromBytes(request->digest(), "digest");
-    auto* writer = new BlobWriter(digest.value_or(Digest()), doubt_);
+    auto* writer = new BlobWriter(digest.value_or(Digest()), ports_.doubt);
     if (!digest.ok()) {
       writer->Refuse(digest.status());
-    } else if (!post_([this, writer, digest = *digest] { writer->Send(open_(digest)); })) {
+      return writer;
+    }
+    const Post& post = ports_.is_on_disk(*digest) ? ports_.read : ports_.fetch;
+    if (!post([this, writer, digest = *digest] { writer->Send(ports_.open(digest)); })) {
       writer->Refuse(absl::ResourceExhaustedError("too many fetches wait; try again later"));
     }
     return writer;
   }
 
  private:
-  const Open open_;
-  const Post post_;
-  const Doubt doubt_;
+  const Ports ports_;
 };
 
-BlobService::BlobService(Open open, Post post, Doubt doubt)
-    : service_(std::make_unique<Service>(std::move(open), std::move(post), std::move(doubt))) {}
+BlobService::BlobService(Ports ports) : service_(std::make_unique<Service>(std::move(ports))) {}
 BlobService::~BlobService() = default;
 grpc::Service* BlobService::service() { return service_.get(); }
 

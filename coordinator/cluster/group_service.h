@@ -33,14 +33,20 @@ class GroupService {
 // Serves Blobs.Fetch. Thread-safe.
 class BlobService {
  public:
-  // The content of a digest from its first byte; may block. An error is the call's.
-  using Open = std::function<absl::StatusOr<std::ifstream>(const Digest&)>;
   // Runs a job on a thread that may block; false when too many wait.
   using Post = std::function<bool(std::function<void()>)>;
-  // Hears that the content which Open gave could not be read to its end, or was other bytes; must
-  // not block.
-  using Doubt = std::function<void(const Digest&)>;
-  BlobService(Open open, Post post, Doubt doubt);
+  struct Ports {
+    // The content of a digest from its first byte; may block. An error is the call's.
+    std::function<absl::StatusOr<std::ifstream>(const Digest&)> open;
+    // Whether `open` finds it on the disk. Those that are there wait for none that are fetched from
+    // elsewhere. Must not block.
+    std::function<bool(const Digest&)> is_on_disk;
+    Post read, fetch;
+    // Hears that the content which `open` gave could not be read to its end, or was other bytes;
+    // must not block.
+    std::function<void(const Digest&)> doubt;
+  };
+  explicit BlobService(Ports ports);
   ~BlobService();
   grpc::Service* service();
 

@@ -147,17 +147,14 @@ class GroupServiceTest : public ::testing::Test {
  protected:
   GroupServiceTest()
       : groups_(&directory_, [this](int count) { attached_.Add(absl::StrCat(count)); }),
-        blobs_(
-            [this](const Digest& digest) -> absl::StatusOr<std::ifstream> {
-              if (digest == Digest{}) return absl::NotFoundError("no such digest");
-              return std::ifstream(blob_, std::ios::binary);
-            },
-            [this](std::function<void()> job) {
-              if (busy_) return false;
-              job();
-              return true;
-            },
-            [this](const Digest& digest) { doubts_.Add(digest.Short()); }) {
+        blobs_({.open = [this](const Digest& digest) -> absl::StatusOr<std::ifstream> {
+                  if (digest == Digest{}) return absl::NotFoundError("no such digest");
+                  return std::ifstream(blob_, std::ios::binary);
+                },
+                .is_on_disk = [this](const Digest&) { return !is_away_; },
+                .read = [this](std::function<void()> job) { return Post(std::move(job)); },
+                .fetch = [](const std::function<void()>&) { return false; },  // all wait for stores
+                .doubt = [this](const Digest& digest) { doubts_.Add(digest.Short()); }}) {
     grpc::ServerBuilder builder;
     builder.RegisterService(groups_.service());
     builder.RegisterService(blobs_.service());
@@ -165,10 +162,15 @@ class GroupServiceTest : public ::testing::Test {
     channel_ = server_->InProcessChannel({});
   }
   ~GroupServiceTest() override { server_->Shutdown(std::chrono::system_clock::now()); }
+  bool Post(const std::function<void()>& job) const {
+    if (!busy_) job();
+    return !busy_;
+  }
 
   FakeDirectory directory_;
   Events attached_, doubts_;
-  bool busy_ = false;  // no thread reads blobs
+  bool busy_ = false;     // no thread reads blobs
+  bool is_away_ = false;  // they are not on the disk
   std::filesystem::path blob_ = ::testing::TempDir() + "/blob";
   GroupService groups_;
   BlobService blobs_;
@@ -364,9 +366,12 @@ TEST_F(GroupServiceTest, BlobsComeInChunks) {
   EXPECT_EQ(fetch(DigestToBytes(digest), &sizes).first.error_code(), grpc::StatusCode::DATA_LOSS);
   EXPECT_EQ(doubts_.WaitFor(2).size(), 2u);
   std::filesystem::remove(blob_);
-  busy_ = true;
-  EXPECT_EQ(fetch(std::string(32, '\1'), &sizes).first.error_code(),
-            grpc::StatusCode::RESOURCE_EXHAUSTED);
+  for (bool* blocked : {&busy_, &is_away_}) {
+    *blocked = true;
+    EXPECT_EQ(fetch(std::string(32, '\1'), &sizes).first.error_code(),
+              grpc::StatusCode::RESOURCE_EXHAUSTED);
+    *blocked = false;
+  }
 }
 
 }  // namespace

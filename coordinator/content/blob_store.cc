@@ -198,6 +198,11 @@ void BlobStore::Remove(const Digest& digest) {
   if (removals_) removals_->Add(digest);
 }
 
+bool BlobStore::IsOnDisk(const Digest& digest) const {
+  const std::lock_guard lock(mutex_);
+  return entries_.contains(digest);
+}
+
 bool BlobStore::Holds(const Digest& digest, uint64_t bytes) const {
   const std::lock_guard lock(mutex_);
   const auto it = entries_.find(digest);

@@ -58,7 +58,8 @@ class BlobStore {
   void Remove(const Digest& digest);
   // Waits until what was removed so far is off the disk.
   void AwaitRemovals() { unlinks_.Drain(); }
-  // On disk with that size. Neither this nor IsLost waits for a disk.
+  // None of these waits for a disk. `Holds`: with that size.
+  bool IsOnDisk(const Digest& digest) const;
   bool Holds(const Digest& digest, uint64_t bytes) const;
   // Neither there nor, as far as anybody knows, in the object store.
   bool IsLost(const Digest& digest, uint64_t bytes) const;

@@ -175,6 +175,7 @@ void EngineMetrics::MakeGroups(Metrics& m) {
   kv_pages_pressure = pages_evicted.At("kv", "pressure");
   adapter_pages_pressure = pages_evicted.At("adapter", "pressure");
   adapter_pages_unload = pages_evicted.At("adapter", "unload");
+  adapter_pages_retire = pages_evicted.At("adapter", "retire");
   pages_ =
       m.MakeGauge("pages", "Pages of a group", {Group(), {"owner", {"kv", "adapter", "free"}}});
   const Label tier = {"tier", {"device", "host", "disk", "object"}};

@@ -58,7 +58,7 @@ class EngineMetrics {
   Counter stream_backpressure_seconds;
   Counter prompt_tokens_computed, prompt_tokens_cached, output_tokens_total;
   Counter preemptions, replays, replayed_tokens;
-  Counter kv_pages_pressure, adapter_pages_pressure, adapter_pages_unload;
+  Counter kv_pages_pressure, adapter_pages_pressure, adapter_pages_unload, adapter_pages_retire;
 
  private:
   void MakeRequests(Metrics& m);

@@ -97,8 +97,9 @@ TEST(EngineMetrics, EvictedPagesCountByOwnerAndReason) {
   World world;
   world.AddGroup("g", 12);
   uint32_t pages = 0, last = 0;
+  Digest digest;
   for (int i = 0; i < 10; ++i) {
-    const Digest digest = world.Add("a" + std::to_string(i));
+    digest = world.Add("a" + std::to_string(i));
     last = toy::FootprintOf(digest).pages;
     pages += last;
     world.Generate(World::Ask("a" + std::to_string(i), {5, 6}, 8));
@@ -107,11 +108,20 @@ TEST(EngineMetrics, EvictedPagesCountByOwnerAndReason) {
   EXPECT_GT(world.Metric("page_evictions_total{owner=\"adapter\",reason=\"pressure\"}"), 0);
   EXPECT_EQ(world.Metric("page_evictions_total{owner=\"adapter\",reason=\"pressure\"}"),
             pages - world.StatusOf("g").pages_adapter);
-  EXPECT_EQ(world.Metric("page_evictions_total{owner=\"adapter\",reason=\"unload\"}"), 0);
+  const auto left = [&](const std::string& reason) {
+    return world.Metric("page_evictions_total{owner=\"adapter\",reason=\"" + reason + "\"}");
+  };
+  EXPECT_EQ(left("unload"), 0);
+  world.engine->Unload(digest, [](const TierBytes&) {});
+  world.Settle();
+  EXPECT_EQ(left("unload"), last);
+  world.Generate(World::Ask("a9", {5, 6}, 8));
+  world.Settle();
   world.Unregister("a9");
   world.Settle();
-  EXPECT_EQ(world.Metric("page_evictions_total{owner=\"adapter\",reason=\"unload\"}"), last);
-  EXPECT_EQ(world.Metric("adapter_evictions_total{reason=\"retire\",tier=\"device\"}"), 1);
+  EXPECT_EQ(left("unload"), last);
+  EXPECT_EQ(left("retire"), last);
+  EXPECT_EQ(world.Metric("adapter_evictions_total{reason=\"retire\",tier=\"device\"}"), 2);
 
   EXPECT_EQ(world.Metric("page_evictions_total{owner=\"kv\",reason=\"pressure\"}"), 0);
   for (int i = 0; i < 4; ++i) world.Generate(World::Ask("base", {5, 6, i}, 24));
@@ -119,6 +129,24 @@ TEST(EngineMetrics, EvictedPagesCountByOwnerAndReason) {
   EXPECT_GT(world.Metric("preemptions_total{reason=\"pages\"}"), 0);
   EXPECT_GT(world.Metric("page_evictions_total{owner=\"kv\",reason=\"pressure\"}"), 0);
   world.ExpectClean();
+}
+
+TEST(EngineMetrics, LoadsCountByTheirResult) {
+  World world;
+  FakeGroup& group = world.AddGroup("g");
+  const std::vector<std::pair<std::string, absl::Status>> results = {
+      {"timeout", absl::DeadlineExceededError("ten seconds")},
+      {"corrupt", absl::DataLossError("flipped bit")},
+      {"no_space", absl::ResourceExhaustedError("full")},
+      {"io_error", absl::UnavailableError("away")}};
+  for (const auto& [result, why] : results) {
+    group.FailFetch(world.Add(result), why);
+    world.Generate(World::Ask(result, {5}, 2));
+    world.Settle();
+    EXPECT_EQ(world.Metric("adapter_loads_total{result=\"" + result + "\",source=\"coordinator\"}"),
+              1)
+        << result;
+  }
 }
 
 }  // namespace

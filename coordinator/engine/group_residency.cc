@@ -187,8 +187,9 @@ void GroupEngine::OnAdapterEvent(const GroupAdapters::Event& event) {
       return;
     case Kind::kLeft:
       config_.metrics->Evicted(Tier::kDevice, event.evicted, 1);
-      (event.evicted ? config_.metrics->adapter_pages_pressure
-                     : config_.metrics->adapter_pages_unload)
+      (event.evicted                    ? config_.metrics->adapter_pages_pressure
+       : config_.has_name(event.digest) ? config_.metrics->adapter_pages_unload
+                                        : config_.metrics->adapter_pages_retire)
           .Add(event.pages);
       callbacks_.residency(event.digest, false);
       return;

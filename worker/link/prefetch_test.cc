@@ -223,7 +223,7 @@ TEST(Prefetch, AnEagerStepWhoseLoadFailedOnOneRankRunsOnNone) {
   EXPECT_THAT(rig.executor.log, testing::ElementsAre("attach 1.1 seqs=64", "step 2 rows=0"));
 }
 
-// As many slow fetches as one likes hold up no other.
+// Up to Prefetcher::kMostFetches.
 TEST(Prefetch, SlowFetchesHoldUpNoOther) {
   LinkRig rig;
   std::promise<void> go;

@@ -80,6 +80,11 @@ BlobCache::BlobCache(fs::path dir, uint64_t budget_bytes)
 
 fs::path BlobCache::PathOf(const Digest& digest) const { return dir_ / digest.Hex(); }
 
+bool BlobCache::IsThere(const Digest& digest) const {
+  std::error_code error;
+  return fs::exists(PathOf(digest), error);
+}
+
 absl::StatusOr<CachedBlob> BlobCache::Ensure(const Digest& digest, BlobSource& source,
                                              uint64_t bytes) {
   {

@@ -48,6 +48,8 @@ class BlobCache {
   absl::StatusOr<HeldBytes> Read(const Digest& digest);
   // The bytes that were freed; absent is fine. Pins go too.
   absl::StatusOr<uint64_t> Remove(const Digest& digest);
+  // Looks at its name only.
+  bool IsThere(const Digest& digest) const;
   // A use that reads no file. Absent is fine.
   void Touch(const Digest& digest) const;
   // Absent is fine: what comes later is pinned then.

@@ -5,6 +5,19 @@
 #include "common/base/log.h"
 
 namespace rootstock {
+namespace {
+
+// Has nothing: what is asked of it is on the disk, or fails at once.
+class NoSource : public BlobSource {
+ public:
+  FetchSource kind() const override { return FetchSource::kNone; }
+  absl::Status Fetch(const Digest&, const BlobSink&) override {
+    return absl::NotFoundError("not on the disk");
+  }
+  void Cancel() override {}
+};
+
+}  // namespace
 
 Prefetcher::Prefetcher(BlobCache& cache, std::vector<BlobSource*> sources,
                        std::function<void()> on_done)
@@ -15,20 +28,33 @@ Prefetcher::~Prefetcher() {
     std::lock_guard lock(mutex_);
     stopping_ = true;
   }
-  changed_.notify_all();
   for (BlobSource* source : sources_) source->Cancel();
-  for (std::thread& thread : threads_) thread.join();
+  for (Lane* lane : {&disk_, &fetches_}) {
+    lane->changed.notify_all();
+    for (std::thread& thread : lane->threads) thread.join();
+  }
 }
 
 void Prefetcher::Start(CommandId id, const Digest& digest, uint64_t bytes) {
+  const bool there = cache_.IsThere(digest);
   std::lock_guard lock(mutex_);
   const uint64_t number = ++next_number_;
   outcomes_[id] = {number, std::nullopt};
-  jobs_.push_back({id, digest, bytes, number});
-  if (idle_ < jobs_.size() && threads_.size() < kMostThreads) {
-    threads_.emplace_back([this] { Work(); });
+  Queue(there ? disk_ : fetches_, {id, digest, bytes, number});
+}
+
+bool Prefetcher::IsWanted(const Job& job) const {
+  const auto it = outcomes_.find(job.id);
+  return it != outcomes_.end() && it->second.number == job.number;
+}
+
+void Prefetcher::Queue(Lane& lane, Job job) {
+  lane.jobs.push_back(job);
+  if (stopping_) return;
+  if (lane.idle < lane.jobs.size() && lane.threads.size() < lane.most_threads) {
+    lane.threads.emplace_back([this, &lane] { Work(lane); });
   }
-  changed_.notify_one();
+  lane.changed.notify_one();
 }
 
 std::optional<absl::StatusOr<CachedBlob>> Prefetcher::OutcomeOf(CommandId id) const {
@@ -45,7 +71,8 @@ void Prefetcher::Forget(CommandId id) {
 void Prefetcher::ForgetAll() {
   std::lock_guard lock(mutex_);
   outcomes_.clear();
-  jobs_.clear();
+  disk_.jobs.clear();
+  fetches_.jobs.clear();
 }
 
 absl::StatusOr<CachedBlob> Prefetcher::Fetch(const Digest& digest, uint64_t bytes) {
@@ -65,22 +92,36 @@ absl::StatusOr<CachedBlob> Prefetcher::Fetch(const Digest& digest, uint64_t byte
   return out;
 }
 
-void Prefetcher::Work() {
+std::optional<CachedBlob> Prefetcher::FromDisk(const Job& job) {
+  NoSource none;
+  absl::StatusOr<CachedBlob> found = cache_.Ensure(job.digest, none, job.bytes);
+  return found.ok() ? std::optional(*std::move(found)) : std::nullopt;
+}
+
+void Prefetcher::Work(Lane& lane) {
   std::unique_lock lock(mutex_);
   for (;;) {
-    ++idle_;
-    changed_.wait(lock, [this] { return stopping_ || !jobs_.empty(); });
-    --idle_;
+    ++lane.idle;
+    lane.changed.wait(lock, [&] { return stopping_ || !lane.jobs.empty(); });
+    --lane.idle;
     if (stopping_) return;
-    const Job job = jobs_.front();
-    jobs_.pop_front();
+    const Job job = lane.jobs.front();
+    lane.jobs.pop_front();
     lock.unlock();
-    absl::StatusOr<CachedBlob> outcome = Fetch(job.digest, job.bytes);
-    lock.lock();
-    const auto it = outcomes_.find(job.id);
-    if (it != outcomes_.end() && it->second.number == job.number) {
-      it->second.result = std::move(outcome);
+    absl::StatusOr<CachedBlob> outcome;
+    if (&lane == &disk_) {
+      std::optional<CachedBlob> found = FromDisk(job);
+      if (!found) {  // evicted meanwhile, or spoilt
+        lock.lock();
+        if (IsWanted(job)) Queue(fetches_, job);
+        continue;
+      }
+      outcome = *std::move(found);
+    } else {
+      outcome = Fetch(job.digest, job.bytes);
     }
+    lock.lock();
+    if (IsWanted(job)) outcomes_.at(job.id).result = std::move(outcome);
     lock.unlock();
     on_done_();
     lock.lock();

@@ -15,11 +15,12 @@
 
 namespace rootstock {
 
-// Each fetch on a thread of its own, up to kMostThreads, so that slow ones do not hold up others.
-// *Thread-safe.*
+// Each fetch on a thread of its own, up to kMostFetches, so that slow ones do not hold up others;
+// what is on the disk waits for none of them. *Thread-safe.*
 class Prefetcher {
  public:
-  static constexpr size_t kMostThreads = 64;
+  static constexpr size_t kMostFetches = 64;
+  static constexpr size_t kMostDiskReads = 4;
 
   // A source is asked when those before it fail, unless it is this node's disk that does or has no
   // room for what is known to come, and the last one, the coordinator, once more when what it gave
@@ -50,20 +51,30 @@ class Prefetcher {
     uint64_t number;
     std::optional<absl::StatusOr<CachedBlob>> result;
   };
-  void Work();
+  // Jobs in order, on threads of their own.
+  struct Lane {
+    const size_t most_threads;
+    std::deque<Job> jobs;
+    std::condition_variable changed;
+    size_t idle = 0;
+    std::vector<std::thread> threads;
+  };
+  // These two under the mutex.
+  bool IsWanted(const Job& job) const;
+  void Queue(Lane& lane, Job job);
+  void Work(Lane& lane);
+  // Nothing when the disk has not got it after all.
+  std::optional<CachedBlob> FromDisk(const Job& job);
   absl::StatusOr<CachedBlob> Fetch(const Digest& digest, uint64_t bytes);
 
   BlobCache& cache_;
   const std::vector<BlobSource*> sources_;
   const std::function<void()> on_done_;
   mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<Job> jobs_;
   std::map<CommandId, Outcome> outcomes_;
   uint64_t next_number_ = 0;
-  size_t idle_ = 0;
   bool stopping_ = false;
-  std::vector<std::thread> threads_;
+  Lane disk_{kMostDiskReads}, fetches_{kMostFetches};
 };
 
 }  // namespace rootstock

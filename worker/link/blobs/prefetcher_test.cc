@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <filesystem>
+#include <fstream>
 #include <future>
 #include <map>
 #include <string>
@@ -67,6 +68,46 @@ TEST(Prefetcher, AnEarlierAttachsFetchIsNoOutcomeOfALaterOne) {
   source.gates[fresh].set_value();
   ended.wait(1);
   EXPECT_TRUE(prefetcher.OutcomeOf(CommandId(1))->ok());
+  fs::remove_all(dir);
+}
+
+// However many stand still.
+TEST(Prefetcher, WhatIsOnTheDiskWaitsForNoFetch) {
+  const fs::path dir = TemporaryDir();
+  BlobCache cache(dir, 1 << 20);
+  GatedSource source;
+  std::vector<Digest> slow;
+  for (size_t i = 0; i <= Prefetcher::kMostFetches; ++i) {
+    slow.push_back(Sha256Of(absl::StrCat(i)));
+    source.contents[slow.back()] = "absent";
+    source.gates[slow.back()];
+    source.entered[slow.back()];
+  }
+  const Digest spoilt = Sha256Of("spoilt");
+  source.contents[spoilt] = "spoilt";
+  source.gates[spoilt];
+  source.entered[spoilt];
+  fs::create_directories(dir);
+  std::ofstream(dir / Sha256Of("here").Hex()) << "here";
+  std::ofstream(dir / spoilt.Hex()) << "spoild";
+  std::promise<void> ended;
+  std::atomic<bool> first = true;
+  {
+    Prefetcher prefetcher(cache, {&source}, [&] {
+      if (first.exchange(false)) ended.set_value();
+    });
+    for (size_t i = 0; i < slow.size(); ++i) prefetcher.Start(CommandId(i + 1), slow[i]);
+    prefetcher.Start(CommandId(100), Sha256Of("here"));
+    EXPECT_EQ(ended.get_future().wait_for(std::chrono::seconds(20)), std::future_status::ready);
+    const auto here = prefetcher.OutcomeOf(CommandId(100));
+    EXPECT_TRUE(here && here->ok() && (*here)->source == FetchSource::kDisk);
+    // Its place is with those that are fetched.
+    prefetcher.Start(CommandId(101), spoilt);
+    for (const Digest& digest : slow) source.gates[digest].set_value();
+    source.entered.at(spoilt).get_future().wait();
+    source.gates[spoilt].set_value();
+  }
+  EXPECT_TRUE(cache.Read(spoilt).ok());
   fs::remove_all(dir);
 }
 
