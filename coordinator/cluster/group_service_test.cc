@@ -152,7 +152,7 @@ class GroupServiceTest : public ::testing::Test {
                   return std::ifstream(blob_, std::ios::binary);
                 },
                 .is_on_disk = [this](const Digest&) { return !is_away_; },
-                .read = [this](std::function<void()> job) { return Post(std::move(job)); },
+                .read = [this](const std::function<void()>& job) { return Post(job); },
                 .fetch = [](const std::function<void()>&) { return false; },  // all wait for stores
                 .doubt = [this](const Digest& digest) { doubts_.Add(digest.Short()); }}) {
     grpc::ServerBuilder builder;
