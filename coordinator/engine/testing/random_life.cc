@@ -1,9 +1,7 @@
 #include "coordinator/engine/testing/random_life.h"
 
 #include <algorithm>
-#include <fstream>
 #include <optional>
-#include <sstream>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -14,7 +12,6 @@ namespace rootstock {
 namespace {
 
 constexpr int kNames = 12, kVersions = 3;
-constexpr const char* kFiles[] = {"adapter_config.json", "adapter_model.safetensors"};
 // Of a thousand draws.
 constexpr RandomLife::Counts kWeights = {90, 100, 100, 50, 40, 160, 360, 80, 14, 6};
 
@@ -33,12 +30,6 @@ WorldOptions OptionsOf(uint32_t seed) {
     group.disk_room = 2 + seed % 7;
   };
   return options;
-}
-
-std::string TextOf(const std::filesystem::path& file) {
-  std::stringstream text;
-  text << std::ifstream(file, std::ios::binary).rdbuf();
-  return text.str();
 }
 
 }  // namespace
@@ -138,24 +129,6 @@ void RandomLife::Turn() {
   }
 }
 
-// No page is lost or in two hands, as often as one may look.
-void RandomLife::CheckPages() {
-  for (const auto& [name, group] : world_.groups) {
-    if (!group->attached()) continue;
-    const GroupStatus s = world_.StatusOf(name);
-    ASSERT_EQ(s.pages_free + s.pages_kv + s.pages_adapter, group->geometry.num_pages - 1) << name;
-    std::set<uint32_t> pages;
-    size_t held = 0;
-    for (const ResidentAdapter& a : s.adapters) {
-      held += a.pages.size();
-      for (const PageId page : a.pages) pages.insert(page.value);
-    }
-    ASSERT_EQ(pages.size(), held) << name << ": a page of two adapters";
-    ASSERT_LE(held, s.pages_adapter) << name;
-    ASSERT_TRUE(group->violations.empty()) << name << ": " << group->violations.front();
-  }
-}
-
 bool RandomLife::Register() {
   const std::string& name = names_[random_() % (names_.size() - 1)];  // the last is an alias
   if (const auto gone = world_.registry->Unregister(name, "default"); gone.ok() && !gone->empty()) {
@@ -167,66 +140,6 @@ bool RandomLife::Register() {
   const std::string text = random_() % 2 == 0 ? "" : absl::StrCat(name, "-v", random_() % 5);
   contents_.insert(world_.Add(name, text));
   return true;
-}
-
-void RandomLife::OpenUploads() {
-  uploads_ = std::make_unique<UploadStore>(world_.directory / "uploads", UploadLimits{});
-  EXPECT_TRUE(uploads_->Open().ok());
-}
-
-// Begins one, sends pieces of it, or makes it an adapter.
-bool RandomLife::Upload() {
-  if (!uploading_) return StartUpload();
-  WriteUpload(*uploading_);
-  if (uploading_->received[0] == uploading_->texts[0].size() &&
-      uploading_->received[1] == uploading_->texts[1].size()) {
-    FinishUpload();
-  }
-  return true;
-}
-
-bool RandomLife::StartUpload() {
-  const uint64_t number = next_upload_++;
-  Uploading fresh{"", absl::StrCat("up", number % 3), {absl::StrCat("config ", number), ""}};
-  fresh.texts[1] = std::string(20 + number % 7 * 13, static_cast<char>('a' + number % 26));
-  std::vector<UploadFile> files;
-  for (size_t i = 0; i < 2; ++i) {
-    files.push_back({kFiles[i], fresh.texts[i].size(), Sha256Of(fresh.texts[i])});
-  }
-  const auto state = uploads_->Start("default", files);
-  EXPECT_TRUE(state.ok()) << state.status();
-  if (!state.ok()) return false;
-  fresh.id = state->id;
-  uploading_ = std::move(fresh);
-  return true;
-}
-
-// From where the store says that it ends, as a client does that was cut off.
-void RandomLife::WriteUpload(Uploading& upload) {
-  const auto writer = uploads_->Write("default", upload.id);
-  ASSERT_TRUE(writer.ok()) << writer.status();
-  for (size_t i = 0; i < 2; ++i) {
-    ASSERT_EQ((*writer)->state().files[i].received, upload.received[i]);
-    const std::string rest = upload.texts[i].substr(upload.received[i]);
-    if (rest.empty()) continue;
-    const std::string piece = rest.substr(0, 1 + random_() % (2 * rest.size()));
-    const absl::Status sent = (*writer)->Append(kFiles[i], upload.received[i], piece);
-    ASSERT_TRUE(sent.ok()) << sent;
-    upload.received[i] += piece.size();
-  }
-}
-
-void RandomLife::FinishUpload() {
-  const Uploading upload = *std::exchange(uploading_, std::nullopt);
-  const absl::Status done =
-      uploads_->Finish("default", upload.id, [&](const std::filesystem::path& path) {
-        for (size_t i = 0; i < 2; ++i) EXPECT_EQ(TextOf(path / kFiles[i]), upload.texts[i]);
-        const auto entry = world_.registry->RegisterDirectory(upload.name, path.string(), "default",
-                                                              /*new_version=*/true);
-        if (entry.ok()) contents_.insert(entry->digest);
-        return entry.status();
-      });
-  EXPECT_TRUE(done.ok()) << done;
 }
 
 // Requests go on with what it stood for when they came.
@@ -373,81 +286,6 @@ void RandomLife::FailNext() {
                                      "adapter", "x", "flipped bit");
   FakeGroup& group = Group();
   random_() % 2 == 0 ? group.FailFetch(*digest, why) : group.FailLoad(*digest, why);
-}
-
-void RandomLife::FinishAndCheck() {
-  for (auto& [name, group] : world_.groups) {
-    if (!group->attached()) {
-      EXPECT_TRUE(group->Attach(*world_.engine).ok());
-    }
-  }
-  world_.Settle();
-  for (const Asked& a : asked_) Check(a);
-  world_.ExpectClean();
-  ExpectAllFreed();
-  const EngineStatus status = world_.engine->Status();
-  EXPECT_EQ(status.queued, 0u);
-  EXPECT_EQ(status.running, 0u);
-}
-
-// Pages are back to base, on the nodes' tiers too, once all is unloaded.
-void RandomLife::ExpectAllFreed() {
-  world_.engine->SetPins({});
-  for (const Digest& digest : contents_) UnloadNow(digest);
-  world_.Settle();
-  world_.executor.Advance(absl::Seconds(1));  // what ended requests held leaves at a tick
-  world_.Settle();
-  EXPECT_EQ(unloaded_, unloads_);
-  for (const auto& [name, group] : world_.groups) {
-    EXPECT_EQ(world_.StatusOf(name).pages_adapter, 0u);
-    EXPECT_EQ(world_.StatusOf(name).pages_free, group->geometry.num_pages - 1);
-    EXPECT_TRUE(group->residents().empty());
-    EXPECT_TRUE(group->pinned().empty());
-    EXPECT_EQ(world_.StatusOf(name).cached.size(),
-              group->fetched().size() + group->on_host().size());
-  }
-  world_.ExpectClean();
-}
-
-void RandomLife::Check(const Asked& a) {
-  const Heard& heard = *a.sent.heard;
-  ASSERT_TRUE(heard.done) << heard.accepted.request_id << " of " << heard.accepted.model;
-  EXPECT_EQ(heard.closes, 1);
-  EXPECT_FALSE(heard.pushed_after_end);
-  completed_ += heard.status.ok();
-  if (!heard.status.ok()) {
-    const auto code = heard.status.code();
-    EXPECT_TRUE((code == absl::StatusCode::kCancelled && a.cancelled) ||
-                (code == absl::StatusCode::kUnavailable && a.cut) ||
-                code == absl::StatusCode::kDataLoss ||
-                // Beside pins that came later.
-                (code == absl::StatusCode::kInvalidArgument &&
-                 GetErrorDetail(heard.status)->reason == Reason::kTooLarge) ||
-                (code == absl::StatusCode::kInternal &&
-                 GetErrorDetail(heard.status)->reason == Reason::kWorkerLost))
-        << heard.status;
-  }
-  CheckTokens(a);
-}
-
-void RandomLife::CheckTokens(const Asked& a) {
-  const Heard& heard = *a.sent.heard;
-  const bool ok = heard.status.ok();
-  for (int i = 0; i < a.sent.request.n; ++i) {
-    const auto it = heard.tokens.find(i);
-    const std::vector<int32_t> got = it == heard.tokens.end() ? std::vector<int32_t>{} : it->second;
-    const std::vector<int32_t> want = world_.ExpectedTokens(a.sent, static_cast<uint32_t>(i));
-    ASSERT_LE(got.size(), want.size());
-    EXPECT_TRUE(std::equal(got.begin(), got.end(), want.begin())) << heard.accepted.request_id;
-    if (ok && !a.stopped.contains(i)) {
-      EXPECT_EQ(got.size(), want.size());
-    }
-  }
-  if (!a.sent.request.prompt_logprobs || !ok || a.stopped.contains(0)) return;
-  ASSERT_EQ(heard.prompt_logprobs.size(), a.sent.request.token_ids->size() - 1);
-  for (size_t k = 0; k < heard.prompt_logprobs.size(); ++k) {
-    EXPECT_EQ(heard.prompt_logprobs[k].logprob, -static_cast<float>(k + 1));
-  }
 }
 
 }  // namespace rootstock
