@@ -64,6 +64,10 @@ class LinearByShape : public Linear {
     return args.m > 0 && args.expand != nullptr && TakesPrefill(args);
   }
 
+  int SparesSms(const LinearArgs& args, const LoraTargets& shrink) const override {
+    return prefill_ != nullptr ? PrefillLinear::SparesSms(args, shrink) : 0;
+  }
+
   bool LetsIn(const LinearArgs& args) const override {
     return args.m > 0 && stream_ != nullptr && StreamLinear::Takes(args);
   }

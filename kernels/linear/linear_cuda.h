@@ -20,6 +20,7 @@ struct LinearShrink {
 struct LinearExpand {
   LoraStep step;
   LoraTargets targets;
+  bool beside = false;  // by LoraShrinkBeside, the launch before
 };
 
 // out [m, n] = x [m, k] · wᵀ + bias [n]; sums in f32. w [n, k] row-major.
@@ -56,6 +57,9 @@ class Linear {
   virtual bool Shrinks(const LinearArgs& args) const = 0;
   // Whether Run takes args with an `expand`, and is the better for it.
   virtual bool Expands(const LinearArgs& args) const = 0;
+  // SMs that Run(args) has work for so late that LoraShrinkBeside(`shrink`) may have them first; 0:
+  // none. Of args with an `expand` that Run takes.
+  virtual int SparesSms(const LinearArgs& args, const LoraTargets& shrink) const = 0;
   // Whether a dependent launch behind Run(args) may start while that runs, but never before the
   // kernels ahead of it have ended.
   virtual bool LetsIn(const LinearArgs& args) const = 0;

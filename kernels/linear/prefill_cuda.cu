@@ -105,6 +105,23 @@ bool PrefillLinear::Suits(const LinearArgs& args) {
   return static_cast<double>(args.m) * args.n / room >= (args.expand != nullptr ? 0.82 : 0.92);
 }
 
+// In cycles: a block takes 1024 a box, a shrinking SM reads 30 bytes. The first tiles of the others
+// may wait for v as long as that costs less than a shrink before them.
+int PrefillLinear::SparesSms(const LinearArgs& args, const LoraTargets& shrink) {
+  constexpr int kMembers = 128;  // of a tile of the shrink
+  constexpr double kStart = 4000, kWait = 1.3;
+  const LoraStep& step = args.expand->step;
+  const int clusters = NumSms() / kPrefillCluster;
+  const int tiles = RowTiles(args) * ColumnTiles(args);
+  const int shrinks = Parts(step.max_members, kMembers) + (step.max_groups - 1) / 2;
+  const int sms = std::min(kPrefillCluster * ((clusters - tiles % clusters) % clusters),
+                           Parts(shrinks, kPrefillCluster) * kPrefillCluster);
+  if (sms == 0) return 0;
+  const double rows = kMembers + static_cast<double>(shrink.count) * step.max_lora_rank;
+  const double tile = 1024.0 * Parts(args.k, kPrefillBoxK);
+  return kStart + Parts(shrinks, sms) * rows * args.k * 2 / 30 < kWait * tile ? sms : 0;
+}
+
 std::string PrefillLinear::Run(const LinearArgs& args, cudaStream_t stream) const {
   CUtensorMap w, x;
   if (!Encode(encode_, args.w, args.n, args.k, &w) ||
@@ -121,7 +138,11 @@ std::string PrefillLinear::Run(const LinearArgs& args, cudaStream_t stream) cons
   p.column_tiles = ColumnTiles(args);
   p.group = kGroup;
   PrefillExpand expand;
-  if (args.expand != nullptr) expand = {args.expand->step, args.expand->targets};
+  if (args.expand != nullptr) {
+    expand = {args.expand->step, args.expand->targets};
+    p.x_ready = args.expand->beside;
+    p.lora_from = p.x_ready ? p.boxes - kLoraLast : kLoraFrom;
+  }
   const int clusters = std::min(NumSms() / kPrefillCluster, p.row_tiles * p.column_tiles);
   const cudaError_t error = LaunchDependent(
       Pick(args.gated, args.expand != nullptr), dim3(clusters * kPrefillCluster),

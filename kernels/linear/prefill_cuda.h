@@ -21,6 +21,9 @@ class PrefillLinear {
   // how much of its last round of tiles is used.
   static bool Suits(const LinearArgs& args);
 
+  // As Linear's.
+  static int SparesSms(const LinearArgs& args, const LoraTargets& shrink);
+
   // Takes(args) must hold. A dependent launch (kernels/cuda/pdl.cuh). Empty, or the error.
   std::string Run(const LinearArgs& args, cudaStream_t stream) const;
 

@@ -169,25 +169,32 @@ class Bench {
       expands.push_back({lora.step(), targets});
       LoraShrink(lora.step(), targets, tensors.Args(site, 0, m).x, m, nullptr);
     }
-    const auto layer = [&](bool shrink, bool expand) {
-      return [&, shrink, expand](int i, cudaStream_t stream) {
+    const auto layer = [&](bool shrink, bool expand, bool beside = false) {
+      return [&, shrink, expand, beside](int i, cudaStream_t stream) {
         std::string error;
         for (int site = 0; site < 4 && error.empty(); ++site) {
           LinearArgs args = tensors.Args(site, i, m);
           args.gated = site == 2;
           if (site == 2) args.out = gated.get();
-          if (shrink) LoraShrink(expands[site].step, expands[site].targets, args.x, m, stream);
-          if (expand) args.expand = &expands[site];
+          LinearExpand inside = expands[site];
+          if (expand) args.expand = &inside;
+          const int sms = beside ? PrefillLinear::SparesSms(args, inside.targets) : 0;
+          inside.beside = sms > 0;
+          if (sms > 0) {
+            LoraShrinkBeside(inside.step, inside.targets, args.x, sms, stream);
+          } else if (shrink) {
+            LoraShrink(inside.step, inside.targets, args.x, m, stream);
+          }
           error = own_->Run(args, stream);
         }
         return error;
       };
     };
-    const std::vector<Variant> variants = {{"own", layer(false, false)},
-                                           {"expands", layer(false, true)},
-                                           {"own", layer(false, false)},
-                                           {"expands", layer(false, true)},
-                                           {"and shrinks", layer(true, true)}};
+    const std::vector<Variant> variants = {
+        {"own", layer(false, false)},       {"expands", layer(false, true)},
+        {"own", layer(false, false)},       {"expands", layer(false, true)},
+        {"and shrinks", layer(true, true)}, {"beside", layer(true, true, true)},
+        {"and shrinks", layer(true, true)}, {"beside", layer(true, true, true)}};
     Print(model.name, "layer r" + std::to_string(rank) + " x " + std::to_string(adapters), m, flops,
           variants, Alternate(variants, 2 * ms));
   }
@@ -212,7 +219,10 @@ int main(int argc, char** argv) {
   Bench bench(lt.get(), own.get());
   const double ms = argc > 1 ? std::atof(argv[1]) : 100;
   const Model& model = Models()[0];
-  for (const int m : {1024, 2048, 4096, 8192}) bench.Sites(model, m, ms);
+  const bool lora_alone = argc > 2 && std::strcmp(argv[2], "lora") == 0;
+  for (const int m : {1024, 2048, 4096, 8192}) {
+    if (!lora_alone) bench.Sites(model, m, ms);
+  }
   for (const int rank : {16, 64}) {
     for (const int adapters : {1, 16}) bench.Lora(model, 2048, rank, adapters, ms);
   }

@@ -145,7 +145,7 @@ class PrefillLoraTest : public PrefillLinearTest, public testing::WithParamInter
     const DeviceArray<std::byte> w(
         Encode(Type::kBF16, Rounded(n * k, 3, 1 / std::sqrt(static_cast<float>(k)))));
     Buffer out(size_t{2} * m * n);
-    const LinearExpand expand{lora.step(), targets};
+    LinearExpand expand{lora.step(), targets};
     LinearArgs args{.x = x_device.get(), .m = m, .w = w.get(), .n = n, .k = k, .out = out.get()};
     args.gated = gated;
     args.expand = &expand;
@@ -153,10 +153,20 @@ class PrefillLoraTest : public PrefillLinearTest, public testing::WithParamInter
     std::vector<float> want = Sums(args);
     lora.AddReference(x, n, want);
     if (gated) want = Gated(want, m, n);
-    LoraShrink(lora.step(), targets, args.x, m, nullptr);
-    ASSERT_EQ(prefill_->Run(args, nullptr), "");
-    CheckCuda(cudaDeviceSynchronize(), "run");
-    EXPECT_LT(RowError(Out(args), want, gated ? n / 2 : n), kTolerance);
+    for (const int sms : {0, 4}) {  // 0: before the product; else beside it
+      const LoraStep step = lora.step();
+      CheckCuda(cudaMemset(step.v, 0xff, step.v_floats * sizeof(float)), "poison");
+      CheckCuda(cudaMemset(args.out, 0xff, size_t{2} * m * n), "poison");
+      expand.beside = sms > 0;
+      if (sms > 0) {
+        LoraShrinkBeside(step, targets, args.x, sms, nullptr);
+      } else {
+        LoraShrink(step, targets, args.x, m, nullptr);
+      }
+      ASSERT_EQ(prefill_->Run(args, nullptr), "");
+      CheckCuda(cudaDeviceSynchronize(), "run");
+      EXPECT_LT(RowError(Out(args), want, gated ? n / 2 : n), kTolerance) << sms;
+    }
   }
 
   static std::vector<float> Rounded(int n, uint32_t seed, float scale) {
@@ -188,14 +198,19 @@ TEST_P(PrefillLoraTest, AChainReadsWhatWasWrittenAhead) {
   const DeviceArray<std::byte> w(
       Encode(Type::kBF16, Rounded(kWidth * kWidth, 3, 1 / std::sqrt(1.0f * kWidth))));
   const std::vector<std::byte> x = Encode(Type::kBF16, Rounded(kM * kWidth, 4, 1.0f));
-  const LinearExpand expand{lora.step(), targets};
+  LinearExpand expand{lora.step(), targets};
   const auto run = [&](bool wait) {
     const DeviceArray<std::byte> of[2] = {DeviceArray<std::byte>(x), DeviceArray<std::byte>(x)};
     for (int i = 0; i < kLinks; ++i) {
       LinearArgs args{.x = of[i % 2].get(), .m = kM, .w = w.get(), .n = kWidth, .k = kWidth};
       args.out = of[(i + 1) % 2].get();
       args.expand = i % 3 == 0 ? nullptr : &expand;
-      if (args.expand != nullptr) LoraShrink(expand.step, targets, args.x, kM, nullptr);
+      expand.beside = i % 3 == 1;
+      if (expand.beside) {
+        LoraShrinkBeside(expand.step, targets, args.x, 4, nullptr);
+      } else if (args.expand != nullptr) {
+        LoraShrink(expand.step, targets, args.x, kM, nullptr);
+      }
       EXPECT_EQ(prefill_->Run(args, nullptr), "");
       if (wait) CheckCuda(cudaDeviceSynchronize(), "run");
     }

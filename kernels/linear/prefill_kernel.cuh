@@ -23,8 +23,11 @@ constexpr int kPrefillThreads = 384;
 constexpr int kPrefillBarrierBytes = 128;
 constexpr int kPrefillShared =
     kPrefillStages * kPrefillStageBytes + kLoraSlots * kLoraSlotBytes + kPrefillBarrierBytes;
-// Boxes of k between what LoRA adds, so that the warps that bring it keep up.
-constexpr int kLoraEvery = 2;
+// Boxes of k between what LoRA adds, so that the warps that bring it keep up. In a block's first
+// tile LoRA begins behind kLoraFrom boxes; if v is written meanwhile, kLoraLast before the last.
+constexpr int kLoraEvery = 4;
+constexpr int kLoraFrom = 8;
+constexpr int kLoraLast = 2;
 
 struct PrefillParams {
   __nv_bfloat16* out = nullptr;
@@ -34,6 +37,8 @@ struct PrefillParams {
   int boxes = 0;                        // of k
   int row_tiles = 0, column_tiles = 0;  // row_tiles: of a cluster
   int group = 0;                        // row tiles that share w in the second cache
+  bool x_ready = false;                 // as LinearExpand::beside says
+  int lora_from = 0;                    // boxes of a block's first tile before LoRA is added
 };
 
 // Tiles of a cluster: a group's row tiles run fastest.
@@ -78,7 +83,7 @@ __device__ __forceinline__ void PrefillCopy(const CUtensorMap* w, const CUtensor
   const int rank = static_cast<int>(ClusterRank());
   const int tiles = p.row_tiles * p.column_tiles;
   const int clusters = gridDim.x / kPrefillCluster;
-  GridDependencyWait();
+  if (!p.x_ready) GridDependencyWait();
   for (int index = blockIdx.x / kPrefillCluster; index < tiles; index += clusters) {
     const PrefillTile tile(p, index);
     const int row = (tile.row * kPrefillCluster + rank) * kPrefillRows;
@@ -160,10 +165,17 @@ __device__ __forceinline__ void PrefillMultiply(const PrefillParams& p, PrefillR
     if (lane < kPrefillCluster) BarrierArriveRemote(empty + 8 * stage);
   };
   LoraTake take(slots);
+  int held = -1;       // the stage whose products may still run
+  int held_slot = -1;  // likewise, of LoRA
   float d[128];
+  // After a commit: what the products before it read is given back.
+  const auto give_back = [&]() {
+    if (held >= 0) release(held);
+    if (kLora && held_slot >= 0) take.Release(held_slot);
+    held = held_slot = -1;
+  };
   // Boxes [first, last) of the tile.
   const auto multiply = [&](int first, int last) {
-    int held = -1;  // the stage whose products may still run
     for (int box = first; box < last; ++box) {
       const int s = ring.stage;
       BarrierWait(ring.Full(s), ring.parity);
@@ -174,27 +186,42 @@ __device__ __forceinline__ void PrefillMultiply(const PrefillParams& p, PrefillR
       for (int i = 0; i < 4; ++i) MmaRows(d, a + 2 * i, b + 2 * i, box > 0 || i > 0);
       MmaCommit();
       MmaWait<1>();
-      if (held >= 0) release(held);
+      give_back();
       held = s;
       ring.Step();
     }
-    MmaWait<0>();
-    if (held >= 0) release(held);
   };
-  for (int index = blockIdx.x / kPrefillCluster; index < tiles;
-       index += gridDim.x / kPrefillCluster) {
+  // 16 ranks of LoRA; false: there are none left for the tile.
+  const auto add = [&]() {
+    const int slot = take.Next();
+    if (slot < 0) return false;
+    MmaFence();
+    take.Multiply(d, slot, group * 64);
+    MmaCommit();
+    MmaWait<1>();
+    give_back();
+    held_slot = slot;
+    return true;
+  };
+  const int clusters = gridDim.x / kPrefillCluster;
+  const int first_index = blockIdx.x / kPrefillCluster;
+  for (int index = first_index; index < tiles; index += clusters) {
     int box = 0;
-    bool more = kLora;
     if constexpr (kLora) {
-      for (; more && box + kLoraEvery <= p.boxes; box += kLoraEvery) {
-        multiply(box, box + kLoraEvery);
-        more = take.Add(d, group * 64);
+      bool more = true;
+      int next = index == first_index ? max(p.lora_from, kLoraEvery) : kLoraEvery;
+      for (; more && next <= p.boxes; next += kLoraEvery) {
+        multiply(box, next);
+        box = next;
+        more = add();
       }
+      multiply(box, p.boxes);
+      while (more) more = add();
+    } else {
+      multiply(box, p.boxes);
     }
-    multiply(box, p.boxes);
-    if constexpr (kLora) {
-      while (more) more = take.Add(d, group * 64);
-    }
+    MmaWait<0>();
+    give_back();
     const PrefillTile tile(p, index);
     const int row = (tile.row * kPrefillCluster + rank) * kPrefillRows;
     PrefillStore<kGated>(p, row + group * 64 + threadIdx.x % 128 / 32 * 16, tile.column, d);
@@ -237,7 +264,6 @@ __global__ void __launch_bounds__(kPrefillThreads, 1)
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kLora ? 88 : 40));
     if (warp == 8 && threadIdx.x % 32 == 0) PrefillCopy<kGated>(&w, &x, p, ring);
     if (kLora && warp >= 10) {
-      GridDependencyWait();
       LoraFeed feed(lora, slots, warp - 10);
       const int rank = static_cast<int>(ClusterRank());
       for (int index = blockIdx.x / kPrefillCluster; index < p.row_tiles * p.column_tiles;

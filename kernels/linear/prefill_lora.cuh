@@ -39,8 +39,10 @@ struct LoraSlots {
   __device__ uint32_t V(int slot) const { return B(slot) + kLoraBBytes; }
 };
 
-// Of the two warps. With lane l: it has rows 32j + l of a tile; of v it brings those of j = 2 ·
-// warp and 2 · warp + 1, of Bᵀ rows 8 · warp … + 7 at columns 8 · (l % 16) of half l / 16.
+// Of the two warps. What they fill a slot with, and what the multiplying warps store behind it,
+// comes after their wait for the kernel ahead; the tables and the weights were there before. With
+// lane l: it has rows 32j + l of a tile; of v it brings those of j = 2 · warp and 2 · warp + 1, of
+// Bᵀ rows 8 · warp … + 7 at columns 8 · (l % 16) of half l / 16.
 class LoraFeed {
  public:
   __device__ LoraFeed(const PrefillExpand& lora, const LoraSlots& slots, int warp)
@@ -63,6 +65,7 @@ class LoraFeed {
         if (entry_[j] >= 0 && sites_[j] == adapter) SetEntry(j, step.rows[entry_[j]].next);
       }
     }
+    GridDependencyWait();
     BarrierWait(slots_.Empty(slot_), parity_ ^ 1);
     Give(0);
   }
@@ -109,6 +112,7 @@ class LoraFeed {
       const bool here =
           (half == 0 ? target[0] : target[1]) == of && column < Pick(lora_.targets.features, of);
       uint32_t offset = Offset(site, 0);
+      GridDependencyWait();
       for (int k = 0; k < site.lora_rank; k += 16) {
         const float* v[2];
 #pragma unroll
@@ -181,27 +185,28 @@ class LoraFeed {
   const LoraSiteEntry* sites_[4];
 };
 
-// Of the multiplying warps: a slot that was filled, added to d (a warpgroup's 64 rows from
-// `first_row` of the tile). False: there is nothing more for the tile. No product of the warpgroup
-// may be under way; none is when it returns.
+// Of the multiplying warps: the slots that were filled, in turn.
 class LoraTake {
  public:
   __device__ explicit LoraTake(const LoraSlots& slots) : slots_(slots) {}
 
-  __device__ __forceinline__ bool Add(float (&d)[128], int first_row) {
+  // Waits for the next slot; -1: it ends the tile, and was given back.
+  __device__ __forceinline__ int Next() {
     BarrierWait(slots_.Full(slot_), parity_);
-    const bool first = threadIdx.x % 32 == 0;  // of the warp: it reads and gives back
-    const bool more = __shfl_sync(~0u, first ? slots_.more[slot_] : 0, 0) != 0;
-    if (more) {
-      MmaFence();
-      MmaColumns(d, BlocksDescriptor(slots_.V(slot_) + first_row * 32),
-                 TransposedDescriptor(slots_.B(slot_)));
-      MmaCommit();
-      MmaWait<0>();
-    }
-    if (first) BarrierArrive(slots_.Empty(slot_));
+    const int slot = slot_;
+    const bool more = __shfl_sync(~0u, threadIdx.x % 32 == 0 ? slots_.more[slot] : 0, 0) != 0;
+    if (!more) Release(slot);
     if (++slot_ == kLoraSlots) slot_ = 0, parity_ ^= 1;
-    return more;
+    return more ? slot : -1;
+  }
+  // d += what is in the slot, of a warpgroup's 64 rows from `first_row` of the tile. Asynchronous.
+  __device__ __forceinline__ void Multiply(float (&d)[128], int slot, int first_row) const {
+    MmaColumns(d, BlocksDescriptor(slots_.V(slot) + first_row * 32),
+               TransposedDescriptor(slots_.B(slot)));
+  }
+  // The slot may be filled again.
+  __device__ __forceinline__ void Release(int slot) const {
+    if (threadIdx.x % 32 == 0) BarrierArrive(slots_.Empty(slot));
   }
 
  private:

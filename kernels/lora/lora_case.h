@@ -93,6 +93,10 @@ class LoraCase {
     s.max_tiles = static_cast<int>(tiles_->size());
     s.max_groups = MaxGroups();
     s.max_members = static_cast<int>(tokens_of_.size());
+    s.max_lora_rank = 0;
+    for (const Adapter& a : adapters_) {
+      s.max_lora_rank = std::max({s.max_lora_rank, a.rank[0], a.rank[1], a.rank[2]});
+    }
     s.v = v_->get();
     s.v_floats = v_->size();
     return s;

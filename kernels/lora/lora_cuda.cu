@@ -90,6 +90,15 @@ void LoraShrink(const LoraStep& step, const LoraTargets& targets, const void* x,
   }
 }
 
+void LoraShrinkBeside(const LoraStep& step, const LoraTargets& targets, const void* x, int sms,
+                      cudaStream_t stream) {
+  constexpr int kBytes = kLongWorkers * kLongSharedBytes;
+  cudaFuncSetAttribute(ShrinkLongKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  // In pairs, which leaves pairs of SMs to the GEMM's clusters.
+  LaunchDependent(ShrinkLongKernel, sms, kLongWorkers * kLongThreads, kBytes, stream, 2, step,
+                  targets, static_cast<const __nv_bfloat16*>(x), 1, LongSlice(targets.in, 1));
+}
+
 void LoraShrinkLongOnAny(const LoraStep& step, const LoraTargets& targets, const void* x,
                          cudaStream_t stream) {
   const int tiles = (step.max_members + kAnyMembers - 1) / kAnyMembers + step.max_groups;

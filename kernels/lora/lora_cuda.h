@@ -63,6 +63,7 @@ struct LoraStep {
   int max_tiles = 0;                // capacities, for grids
   int max_groups = 0;
   int max_members = 0;
+  int max_lora_rank = kMaxLoraRank;  // of what the step holds
   float* v = nullptr;  // scratch of VFloats(...) floats, written by Shrink, read by consumers
   size_t v_floats = 0;
 };
@@ -99,6 +100,12 @@ size_t VFloats(int max_members, int max_in);
 // Then decode's kernel runs beside it.
 void LoraShrink(const LoraStep& step, const LoraTargets& targets, const void* x, int num_tokens,
                 cudaStream_t stream, bool x_ready = false);
+
+// LoraShrink of more than kDecodeTokens tokens in bf16, `in` a multiple of 8, on sm_90 and `sms`
+// SMs, an even number. The launch behind it may start while it runs, but never before the kernels
+// ahead have ended: what these wrote it may read at once, v when it has waited for this one.
+void LoraShrinkBeside(const LoraStep& step, const LoraTargets& targets, const void* x, int sms,
+                      cudaStream_t stream);
 
 // LoraShrink of more than kDecodeTokens tokens in bf16, `in` a multiple of 8, as it runs where the
 // GPU is not sm_90: any from sm_80 on takes it.

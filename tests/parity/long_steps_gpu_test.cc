@@ -20,26 +20,33 @@ namespace cuda = kernels::cuda;
 constexpr int kPrompt = 512;  // of four: tiles of the GEMMs' kernel fill its rounds
 constexpr int kShort = 40;    // of a prompt a step: less than 256 tokens in all
 
-// Products that added LoRA themselves, by (n, k).
+// Products that added LoRA themselves, by (n, k); likewise those beside their shrink.
 using Counts = std::map<std::pair<int, int>, int>;
+struct Expanded {
+  Counts all, beside;
+};
 
 class CountingLinear : public cuda::Linear {
  public:
-  CountingLinear(std::unique_ptr<cuda::Linear> linear, Counts* expands)
+  CountingLinear(std::unique_ptr<cuda::Linear> linear, Expanded* expands)
       : linear_(std::move(linear)), expands_(expands) {}
 
   std::string Run(const cuda::LinearArgs& args, cudaStream_t stream) override {
-    if (args.expand != nullptr) ++(*expands_)[{args.n, args.k}];
+    if (args.expand != nullptr) ++expands_->all[{args.n, args.k}];
+    if (args.expand != nullptr && args.expand->beside) ++expands_->beside[{args.n, args.k}];
     return linear_->Run(args, stream);
   }
   bool Gates(const cuda::LinearArgs& args) const override { return linear_->Gates(args); }
   bool Shrinks(const cuda::LinearArgs& args) const override { return linear_->Shrinks(args); }
   bool Expands(const cuda::LinearArgs& args) const override { return linear_->Expands(args); }
   bool LetsIn(const cuda::LinearArgs& args) const override { return linear_->LetsIn(args); }
+  int SparesSms(const cuda::LinearArgs& args, const cuda::LoraTargets& shrink) const override {
+    return linear_->SparesSms(args, shrink);
+  }
 
  private:
   std::unique_ptr<cuda::Linear> linear_;
-  Counts* expands_;
+  Expanded* expands_;
 };
 
 struct LongShape {
@@ -122,16 +129,18 @@ class LongStepsTest : public testing::TestWithParam<LongShape> {
   }
 
   std::filesystem::path dir_;
-  Counts expands_;
+  Expanded expands_;
   std::unique_ptr<TestGroup> group_;
   std::vector<std::string> names_;
 };
 
 TEST_P(LongStepsTest, AnswerAsShortOnes) {
   const std::vector<std::vector<float>> want = Logits(kShort, true), base = Logits(kShort, false);
-  EXPECT_EQ(expands_, Counts{});
+  EXPECT_EQ(expands_.all, Counts{});
   const std::vector<std::vector<float>> got = Logits(kPrompt, true);
-  EXPECT_EQ(expands_, Sites());
+  EXPECT_EQ(expands_.all, Sites());
+  const auto gate_up = std::pair(2 * GetParam().model.ffn, GetParam().model.hidden);
+  EXPECT_EQ(expands_.beside[gate_up], expands_.all[gate_up]);
   for (size_t i = 0; i < want.size(); ++i) {
     SCOPED_TRACE(i);
     EXPECT_GE(Difference(base[i], want[i]), i == 0 ? 0.0 : 0.2);

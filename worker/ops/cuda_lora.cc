@@ -72,7 +72,7 @@ bool CudaOps::LinearSiluMul(const void* x, const Matrix& w, const LoraDelta& lor
   }
   const std::optional<PendingShrink> pending = std::exchange(shrink_, std::nullopt);
   if (pending.has_value() && args.expand != nullptr) {
-    RunShrink(*pending, /*x_ready=*/false);
+    ShrinkFor(*pending, args, &expand);
   } else if (pending.has_value()) {
     ++stats_.lora_shrink.segments;
   }

@@ -59,6 +59,7 @@ absl::Status CudaOps::Enter(const StepSizes& sizes, int max_q_len) {
   lora_.max_tiles = cuda::MaxLoraTiles(sizes.tokens, sizes.groups);
   lora_.max_groups = sizes.groups;
   lora_.max_members = sizes.members;
+  lora_.max_lora_rank = max_lora_rank_;
   lora_.v = lora_v_.as<float>();
   lora_.v_floats = lora_v_.bytes() / sizeof(float);
   exchange_.num_members = arrays_.num_exchange;
@@ -89,7 +90,9 @@ absl::Status CudaOps::BeginStep(const StepView& step) {
                   0,
                   0};
   if (sizes.groups > 0) sizes.modules = 0;
+  max_lora_rank_ = 0;
   for (const LoraGroup& group : step.groups) {
+    max_lora_rank_ = std::max(max_lora_rank_, group.max_lora_rank);
     sizes.modules |= group.modules;
     const int tokens = static_cast<int>(group.tokens.size());
     sizes.members += tokens;
@@ -205,10 +208,10 @@ void CudaOps::MatMul(const void* x, int m, const Matrix& w, const float* bias, D
     return Check("linear", linear_->Run(args, device_.stream()));
   }
   if (shrink.has_value() && ExpandsInGemms()) {
-    const cuda::LinearExpand inside{lora_, shrink->expand};
+    cuda::LinearExpand inside{lora_, shrink->expand};
     args.expand = &inside;
     if (linear_->Expands(args)) {
-      RunShrink(*shrink, /*x_ready=*/false);
+      ShrinkFor(*shrink, args, &inside);
       expanded_ = true;
       return Check("linear", linear_->Run(args, device_.stream()));
     }
@@ -222,6 +225,15 @@ void CudaOps::MatMul(const void* x, int m, const Matrix& w, const float* bias, D
 
 void CudaOps::RunShrink(const PendingShrink& shrink, bool x_ready) {
   cuda::LoraShrink(lora_, shrink.targets, shrink.x, sizes_.tokens, device_.stream(), x_ready);
+  ++stats_.lora_shrink.segments;
+}
+
+void CudaOps::ShrinkFor(const PendingShrink& shrink, const cuda::LinearArgs& args,
+                        cuda::LinearExpand* inside) {
+  const int sms = linear_->SparesSms(args, shrink.targets);
+  if (sms == 0) return RunShrink(shrink, /*x_ready=*/false);
+  inside->beside = true;
+  cuda::LoraShrinkBeside(lora_, shrink.targets, shrink.x, sms, device_.stream());
   ++stats_.lora_shrink.segments;
 }
 

@@ -96,6 +96,9 @@ class CudaOps : public Ops {
   kernels::cuda::LinearArgs ArgsOf(const void* x, int m, const Matrix& w, const float* bias,
                                    DType out_type, void* out) const;
   void RunShrink(const PendingShrink& shrink, bool x_ready);
+  // For the GEMM that expands it: before that one or, where SMs are free, beside it.
+  void ShrinkFor(const PendingShrink& shrink, const kernels::cuda::LinearArgs& args,
+                 kernels::cuda::LinearExpand* inside);
   kernels::cuda::PagedKv LayerKv(int layer, const AttentionShape& shape) const;
   // Keeps the first error of the step.
   void Check(const std::string& what, const std::string& error);
@@ -113,8 +116,9 @@ class CudaOps : public Ops {
   std::vector<Graph> graphs_;  // by rows, then by groups
   uint64_t graph_bytes_ = 0;
 
-  StepSizes sizes_;    // of the launch
-  StepArrays arrays_;  // on the device
+  StepSizes sizes_;        // of the launch
+  int max_lora_rank_ = 0;  // of the step
+  StepArrays arrays_;      // on the device
   kernels::cuda::LoraStep lora_;
   std::optional<PendingShrink> shrink_;  // goes with the next Linear
   bool expanded_ = false;                // by the GEMM that the last LoraShrink went with

@@ -84,6 +84,7 @@ class BenchLora {
     step_.max_tiles = static_cast<int>(tiles.size());
     step_.max_groups = room;
     step_.max_members = tokens;
+    step_.max_lora_rank = lora_rank;
     step_.v = v_->get();
     step_.v_floats = v_->size();
   }

@@ -147,11 +147,18 @@ class BenchSite {
  private:
   void RunLong(LinearArgs args, const LoraStep& step, const LoraTargets& targets,
                cudaStream_t stream) {
-    const LinearExpand expand{step, targets};
+    LinearExpand expand{step, targets};
     LoraTargets left = targets;
-    if (targets.count > 0) {
+    if (targets.count > 0) args.expand = &expand;
+    args.gated = kind_ == SiteKind::kGateUp;
+    const int sms =
+        targets.count > 0 && linear_->Expands(args) ? linear_->SparesSms(args, targets) : 0;
+    args.gated = false;
+    expand.beside = sms > 0;
+    if (sms > 0) {
+      LoraShrinkBeside(step, targets, x_->get(), sms, stream);
+    } else if (targets.count > 0) {
       LoraShrink(step, targets, x_->get(), tokens_, stream);
-      args.expand = &expand;
     }
     if (kind_ == SiteKind::kGateUp && linear_->Gates(args)) {
       args.gated = true;
