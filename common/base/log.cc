@@ -3,6 +3,8 @@
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include "absl/strings/str_cat.h"
+
 namespace rootstock {
 namespace {
 
@@ -18,6 +20,20 @@ spdlog::level::level_enum ToSpdlog(LogLevel level) {
       return spdlog::level::err;
   }
   return spdlog::level::info;
+}
+
+// What others said can't begin lines or colour terminals.
+std::string WithoutControls(const std::string& text) {
+  std::string out;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte < 0x20 || byte == 0x7f) {
+      absl::StrAppend(&out, "\\x", absl::Hex(byte, absl::kZeroPad2));
+    } else {
+      out.push_back(c);
+    }
+  }
+  return out;
 }
 
 }  // namespace
@@ -38,6 +54,8 @@ LogLevel ParseLogLevel(const std::string& name) {
   return LogLevel::kInfo;
 }
 
-void LogLine(LogLevel level, const std::string& text) { spdlog::log(ToSpdlog(level), "{}", text); }
+void LogLine(LogLevel level, const std::string& text) {
+  spdlog::log(ToSpdlog(level), "{}", WithoutControls(text));
+}
 
 }  // namespace rootstock

@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/wire/plan_wire.h"
 #include "gmock/gmock.h"
@@ -226,6 +227,18 @@ TEST_F(GroupServiceTest, MessagesOutOfTurnAndStaleReportsAreRefused) {
   FakeGroup empty_handed(channel_);
   empty_handed.HalfClose();
   EXPECT_TRUE(empty_handed.End().ok());
+}
+
+TEST_F(GroupServiceTest, AGroupThatObeysNoEpochIsTold) {
+  InitLogging("test", LogLevel::kInfo);
+  testing::internal::CaptureStderr();
+  FakeGroup group(channel_);
+  group.Hello();
+  group.Read();
+  group.HalfClose();
+  EXPECT_TRUE(group.End().ok());
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              HasSubstr("group g0 left without obeying epoch 7.1"));
 }
 
 TEST_F(GroupServiceTest, ANewerStreamEndsTheOlder) {

@@ -148,7 +148,15 @@ void GroupStream::Lose(const absl::Status& why) {
   if (state_ == State::kEnded) return;
   const State was = std::exchange(state_, State::kEnded);
   table_->Remove(info_.name, this);
-  if (was == State::kReport) directory_->OnFormingLost(info_.name, epoch_);
+  if (was == State::kReport) {
+    if (absl::IsUnavailable(why)) {  // what is refused is told already
+      LogWarning(Name(info_), " left without obeying epoch ", epoch_.incarnation, ".",
+                 epoch_.attach, ": ", std::string(why.message()),
+                 "; if it had obeyed one of another --data, its log says so, and it comes again "
+                 "when it is started again");
+    }
+    directory_->OnFormingLost(info_.name, epoch_);
+  }
   if (was != State::kAttached) return;
   table_->CountAttached(-1);
   listener_->OnLost(why);

@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/adapter_name.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/layout/adapter_layout.h"
@@ -41,8 +42,8 @@ ModelPort MakeModelPort(ModelSpec model, LoraShardingPolicy sharding) {
 }
 
 absl::Status CoordinatorEngine::CheckGroup(const GroupInfo& info) const {
-  if (info.name.empty() || info.name.size() > 63) {
-    return Mismatch("group", info.name, "names have 1 to 63 bytes");
+  if (!IsPlainName(info.name)) {
+    return Mismatch("group", info.name, absl::StrCat("must match ", kNamePattern));
   }
   if (info.pool != "unified") return Mismatch("pool", info.pool, "only 'unified' is served");
   if (info.tp_size == 0 || info.ranks.size() != info.tp_size) {

@@ -148,6 +148,7 @@ TEST(EngineGroups, AMismatchIsRefusedByName) {
       {[](GroupInfo& i) { i.ranks.pop_back(); }, "tp_size=2", Reason::kGroupMismatch},
       {[](GroupInfo& i) { i.pool = "prefill"; }, "pool=prefill", Reason::kGroupMismatch},
       {[](GroupInfo& i) { i.name = ""; }, "group", Reason::kGroupMismatch},
+      {[](GroupInfo& i) { i.name = "a\nb"; }, "must match [a-z0-9]", Reason::kGroupMismatch},
       {[](GroupInfo& i) {
          i.tp_size = 4;
          i.ranks.resize(4, i.ranks[0]);

@@ -165,12 +165,6 @@ TEST(GroupLink, ObeysOnlyHigherEpochs) {
       s.Attach({4, 7});
       return grpc::Status(grpc::StatusCode::UNAVAILABLE, "lost");
     }
-    if (n == 1) {
-      s.ReadHello();
-      s.Order({4, 7});
-      EXPECT_TRUE(s.AtEnd());
-      return grpc::Status::OK;
-    }
     s.Attach({4, 8});
     s.Leave();
     s.AtEnd();
@@ -178,6 +172,26 @@ TEST(GroupLink, ObeysOnlyHigherEpochs) {
   });
   EXPECT_EQ(code, 0);
   EXPECT_THAT(rig.executor.log, ElementsAre("attach 4.7 seqs=64", "attach 4.8 seqs=64"));
+}
+
+// It would be offered lower ones for ever: a supervisor starts the group anew.
+TEST(GroupLink, ACoordinatorThatLostItsDataEndsTheGroup) {
+  for (const Epoch& lower : {Epoch{4, 7}, Epoch{4, 6}, Epoch{1, 9}}) {
+    LinkRig rig;
+    const int code = rig.Run([&](ScriptedStream& s, int n) {
+      EXPECT_LT(n, 2);
+      if (n == 0) {
+        s.Attach({4, 7});
+        return grpc::Status(grpc::StatusCode::UNAVAILABLE, "lost");
+      }
+      s.ReadHello();
+      s.Order(lower);
+      EXPECT_TRUE(s.AtEnd());
+      return grpc::Status::OK;
+    });
+    EXPECT_EQ(code, 1);
+    EXPECT_THAT(rig.executor.log, ElementsAre("attach 4.7 seqs=64"));
+  }
 }
 
 // PROTOCOL §3: plan N+1 reaches the group while N runs, before anybody has result N.

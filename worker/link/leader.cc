@@ -112,9 +112,11 @@ void Leader::OnMessage(const v1::CoordinatorMessage& message) {
 void Leader::OnAttach(const v1::AttachOrder& order) {
   const Epoch epoch{order.epoch().incarnation(), order.epoch().attach()};
   if (epoch <= epoch_) {
-    LogWarning("epoch ", Text(epoch), " is not above ", Text(epoch_), ": not obeyed");
-    stream_->Cancel();
-    return;
+    // Its incarnation is durable: this one has another --data, and nothing that it orders is above.
+    return Exit(1, absl::StrCat("the coordinator at ", coordinator_, " orders epoch ", Text(epoch),
+                                ", which is not above ", Text(epoch_),
+                                ", obeyed before: its --data is new or an older copy. The group "
+                                "ends; started again it attaches"));
   }
   const Answers answers = RunEverywhere({BusKind::kAttach, order.SerializeAsString()});
   if (answers.reports.empty()) return;

@@ -195,9 +195,14 @@ TEST(WorkerOptions, FlagsFillTheOptions) {
     EXPECT_THAT(std::string(ParseFlags({"w", "w", "0"}, flags, 7, over).status().message()),
                 HasSubstr("page-tokens=" + tokens + ": must be 4 to 64"));
   }
-  const char* nameless[] = {"w", "--coordinator", "h:1", "--model", "m", "--group", ""};
-  EXPECT_THAT(std::string(ParseFlags({"w", "w", "0"}, flags, 7, nameless).status().message()),
-              HasSubstr("group: must not be empty"));
+  const char* crowd[] = {"w", "--coordinator", "h:1", "--model", "m", "--threads", "1025"};
+  EXPECT_THAT(std::string(ParseFlags({"w", "w", "0"}, flags, 7, crowd).status().message()),
+              HasSubstr("threads=1025: must be 0 to 1024"));
+  for (const char* name : {"", "a\nb", "\x1b[31m", "Group 1"}) {
+    const char* odd[] = {"w", "--coordinator", "h:1", "--model", "m", "--group", name};
+    EXPECT_THAT(std::string(ParseFlags({"w", "w", "0"}, flags, 7, odd).status().message()),
+                HasSubstr(": must match [a-z0-9]"));
+  }
   const char* none[] = {"w"};
   WorkerOptions fresh;
   EXPECT_FALSE(ParseFlags({"w", "w", "0"}, WorkerFlags(fresh), 1, none).ok());

@@ -2,6 +2,8 @@
 
 #include <cstdlib>
 
+#include "absl/strings/str_cat.h"
+#include "common/base/adapter_name.h"
 #include "common/base/status.h"
 #include "common/flags/host_port.h"
 
@@ -16,11 +18,12 @@ FlagSetter Address(const char* flag, std::string* target) {
   }};
 }
 
-FlagSetter NotEmpty(const char* flag, std::string* target) {
+FlagSetter GroupName(const char* flag, std::string* target) {
   return {.set = [flag, target](const std::vector<std::string>& texts) -> absl::Status {
     *target = texts.front();
-    if (!target->empty()) return absl::OkStatus();
-    return InvalidField(Reason::kConfigInvalid, flag, "", "must not be empty");
+    if (IsPlainName(*target)) return absl::OkStatus();
+    return InvalidField(Reason::kConfigInvalid, flag, *target,
+                        absl::StrCat("must match ", kNamePattern));
   }};
 }
 
@@ -44,7 +47,7 @@ std::vector<FlagSpec> WorkerFlags(WorkerOptions& o) {
        .help = "where the model runs; auto takes what this build and host have",
        .allowed = {"auto", "cpu", "cuda"}},
       {.name = "group",
-       .target = NotEmpty("group", &o.group),
+       .target = GroupName("group", &o.group),
        .help = "name of this group at the coordinator",
        .placeholder = "NAME"},
       {.name = "dtype",
@@ -94,7 +97,9 @@ std::vector<FlagSpec> WorkerFlags(WorkerOptions& o) {
        .allowed = {"debug", "info", "warning", "error"}},
       {.name = "threads",
        .target = &o.threads,
-       .help = "of each rank; 0 shares the cores among the ranks of a host"},
+       .help = "of each rank; 0 shares the cores among the ranks of a host",
+       .min = 0,
+       .max = 1024},
       {.name = "step-timeout",
        .target = &o.step_timeout,
        .help = "of several ranks on GPUs: the group ends when a step lasts longer",
