@@ -1,5 +1,6 @@
 #include "coordinator/adapter_parts.h"
 
+#include <chrono>
 #include <filesystem>
 #include <utility>
 
@@ -32,6 +33,7 @@ absl::StatusOr<std::unique_ptr<AdapterSources>> OpenSources(const CoordinatorOpt
 
 absl::StatusOr<BlobStoreOptions> BlobOptions(const CoordinatorOptions& options) {
   BlobStoreOptions blobs{.max_bytes = static_cast<uint64_t>(options.blob_bytes)};
+  if (options.discard_unknown_content) blobs.unknown_grace = std::chrono::hours(0);
   if (!options.object_store.empty()) {
     ASSIGN_OR_RETURN(const StoreUri uri, ParseStoreUri(options.object_store));
     const ObjectStoreOptions store = ObjectStoreOptions::FromEnvironment();

@@ -78,6 +78,9 @@ std::vector<FlagSpec> AdapterFlags(CoordinatorOptions& o) {
        .target = &o.blob_bytes,
        .help = "adapter content under --data; 0: what the disk holds",
        .min = 0},
+      {.name = "discard-unknown-content",
+       .target = &o.discard_unknown_content,
+       .help = "content that the registry does not know goes at the start, not after a week"},
       {.name = "max-adapter-bytes",
        .target = &o.max_adapter_bytes,
        .help = "of an adapter's weights file",
@@ -122,7 +125,8 @@ std::vector<FlagSpec> LimitFlags(CoordinatorOptions& o) {
       {.name = "max-queue",
        .target = &o.max_queue,
        .help = "requests that wait; more are shed",
-       .min = 1},
+       .min = 1,
+       .max = 10000000},
   };
 }
 

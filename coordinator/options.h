@@ -21,6 +21,7 @@ struct CoordinatorOptions {
   std::string adapter_store;                 // URI; unknown names are looked for in it
   std::string object_store;                  // URI; holds all content, the disk is a cache then
   int64_t blob_bytes = 0;                    // of content on disk; 0: what there is
+  bool discard_unknown_content = false;
   int64_t max_adapter_bytes = int64_t{4} << 30;
   int64_t max_tenant_upload_bytes = int64_t{8} << 30;
   int64_t max_upload_bytes = int64_t{32} << 30;

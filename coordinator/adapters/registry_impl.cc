@@ -31,8 +31,29 @@ absl::Status Registry::Impl::CheckNotBase(const std::string& tenant,
                                 "' has this name; the base needs another one"));
 }
 
+// Content never comes before the first incarnation: its registry was lost.
+absl::Status Registry::Impl::CheckNothingIsThere() const {
+  const std::filesystem::path blobs = options.data_dir / "blobs";
+  const ContentCount there = CountContent(blobs);
+  if (there.contents == 0) return absl::OkStatus();
+  const std::string what = absl::StrCat(
+      "registry.db is new or empty, but ", blobs.string(), " has ", there.contents, " contents (",
+      there.bytes, " bytes on disk, the rest noted as being in an object store)");
+  if (options.blobs.unknown_grace.count() == 0) {
+    LogWarning("data=", options.data_dir.string(), ": ", what, ": discarded, as it was asked for");
+    return absl::OkStatus();
+  }
+  return MakeError(absl::StatusCode::kFailedPrecondition, Reason::kIoError, "data",
+                   options.data_dir.string(),
+                   absl::StrCat(what,
+                                ": put registry.db back, together with its registry.db-wal, or "
+                                "remove the content by --discard-unknown-content"));
+}
+
 absl::Status Registry::Impl::Load() {
   ASSIGN_OR_RETURN(store, RegistryStore::Open(options.data_dir));
+  ASSIGN_OR_RETURN(const uint64_t before, store->Incarnation());
+  if (before == 0) RETURN_IF_ERROR(CheckNothingIsThere());
   const auto raised = store->RaiseIncarnation();  // the first change: a full disk shows here
   if (!raised.ok()) {
     return Annotate(raised.status(), absl::StrCat("data=", options.data_dir.string()));

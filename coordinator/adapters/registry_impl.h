@@ -31,6 +31,7 @@ struct Registry::Impl {
   }
 
   absl::Status Load();
+  absl::Status CheckNothingIsThere() const;  // for new tables
   absl::Status LoadVersions();
   absl::Status LoadAliasesAndPins();
   absl::Status CheckNotBase(const std::string& tenant, const std::string& name) const;

@@ -48,6 +48,8 @@ RegistryStore::~RegistryStore() {
   close(lock_);
 }
 
+absl::StatusOr<uint64_t> RegistryStore::Incarnation() { return Meta(kIncarnation); }
+
 absl::StatusOr<uint64_t> RegistryStore::RaiseIncarnation() {
   SqlTransaction transaction(*db_);
   RETURN_IF_ERROR(transaction.begun());

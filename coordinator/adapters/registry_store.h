@@ -34,6 +34,7 @@ class RegistryStore {
   static absl::StatusOr<std::unique_ptr<RegistryStore>> Open(const std::filesystem::path& dir);
   ~RegistryStore();
 
+  absl::StatusOr<uint64_t> Incarnation();  // 0: never raised, the tables are new
   absl::StatusOr<uint64_t> RaiseIncarnation();
   // How many changes were committed, ever.
   absl::StatusOr<uint64_t> Revision();

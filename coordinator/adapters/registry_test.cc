@@ -221,12 +221,62 @@ TEST_F(RegistryTest, ALostBlobIsReportedAndHealedByRegisteringAgain) {
   EXPECT_THAT(metrics_->Text(), HasSubstr("rootstock_adapters{state=\"active\"} 1"));
 }
 
-TEST_F(RegistryTest, OpenSweepsUnfinishedAndUnnamedBlobs) {
+TEST_F(RegistryTest, OpenSweepsUnfinishedAndSetsUnnamedBlobsAside) {
   ASSERT_TRUE(registry_->Register("a", "one", "default").ok());
   std::ofstream(base_ / "data" / "blobs" / ".new-abcdef") << "half";
   std::ofstream(base_ / "data" / "blobs" / Sha256Of("nobody").Hex()) << "orphan";
   Open();
-  EXPECT_EQ(Blobs(), 1u);
+  EXPECT_EQ(Blobs(), 2u);  // with the directory of the one that is unknown
+  EXPECT_FALSE(BlobThere(Sha256Of("nobody")));
+}
+
+TEST_F(RegistryTest, ANewRegistryBesideContentIsRefused) {
+  ASSERT_TRUE(registry_->Register("a", "one", "default").ok());
+  ASSERT_TRUE(registry_->Register("b", "two", "default").ok());
+  registry_.reset();
+  const std::filesystem::path data = base_ / "data";
+  std::filesystem::rename(data / "registry.db", base_ / "saved");
+  RegistryOptions options{
+      .data_dir = data, .base_name = "base-model", .loader = LoadText, .unix_ms = [] {
+        return int64_t{1};
+      }};
+  for (const char* what : {"missing", "empty", "again"}) {
+    if (what == std::string("empty")) std::ofstream(data / "registry.db", std::ios::trunc);
+    const absl::Status refused = Registry::Open(options).status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition) << what;
+    EXPECT_THAT(std::string(refused.message()),
+                testing::AllOf(HasSubstr("registry.db is new or empty"), HasSubstr("2 contents"),
+                               HasSubstr("registry.db-wal"), HasSubstr("6 bytes"),
+                               HasSubstr("--discard-unknown-content")));
+    EXPECT_TRUE(BlobThere(Sha256Of("one")) && BlobThere(Sha256Of("two")));
+  }
+  std::filesystem::rename(base_ / "saved", data / "registry.db");
+  Open();
+  EXPECT_EQ(TextOf("a"), "one");
+  EXPECT_EQ(TextOf("b"), "two");
+  registry_.reset();
+  std::filesystem::remove(data / "registry.db");
+  options.blobs.unknown_grace = std::chrono::hours(0);
+  ASSERT_TRUE(Registry::Open(options).ok());
+  EXPECT_EQ(Blobs(), 0u);
+}
+
+TEST_F(RegistryTest, AnOlderRegistryLosesNothing) {
+  ASSERT_TRUE(registry_->Register("a", "one", "default").ok());
+  registry_.reset();
+  std::filesystem::copy_file(base_ / "data/registry.db", base_ / "older");
+  Open();
+  ASSERT_TRUE(registry_->Register("b", "two", "default").ok());
+  registry_.reset();
+  std::filesystem::rename(base_ / "data/registry.db", base_ / "newer");
+  std::filesystem::copy_file(base_ / "older", base_ / "data/registry.db");
+  Open();
+  EXPECT_EQ(TextOf("a"), "one");
+  EXPECT_EQ(TextOf("b"), "-");
+  registry_.reset();
+  std::filesystem::rename(base_ / "newer", base_ / "data/registry.db");
+  Open();
+  EXPECT_EQ(TextOf("b"), "two");
 }
 
 TEST_F(RegistryTest, TheBaseIsRecordedOnceAndHeld) {

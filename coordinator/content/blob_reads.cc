@@ -116,9 +116,10 @@ absl::Status BlobStore::Fetch(const Digest& digest) {
   Sha256 hash;
   uint64_t bytes = 0;
   absl::Status status =
-      options_.remote->Get(BlobKey(digest), UINT64_MAX, [&](std::string_view more) {
+      options_.remote->Get(BlobKey(digest), UINT64_MAX, [&](std::string_view more) -> absl::Status {
         hash.Update(std::span(reinterpret_cast<const uint8_t*>(more.data()), more.size()));
         bytes += more.size();
+        RETURN_IF_ERROR(CheckRoom(room_, more.size(), "data", digest.Short()));
         return file.Append(more);
       });
   if (!status.ok()) {

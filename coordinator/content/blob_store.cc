@@ -35,15 +35,15 @@ absl::Status Unlink(const fs::path& file) {
 BlobStore::BlobStore(fs::path directory, BlobStoreOptions options)
     : directory_(std::move(directory)),
       options_(std::move(options)),
+      room_(options_.room ? options_.room : RoomBesideTheRegistry(directory_)),
       ledger_(directory_ / LedgerName(options_.remote_name)),
-      unlinks_([this](const Digest& digest) { return Unlink(PathOf(digest)); },
-               options_.removal_retry) {
+      unlinks_([this](const Digest& digest) { return TakeOff(digest); }, options_.removal_retry) {
   if (!options_.remote) return;
   removals_ = std::make_unique<RemovalQueue>(
       [this](const Digest& digest) { return RemoveRemote(digest); }, options_.removal_retry);
 }
 
-BlobStore::~BlobStore() = default;
+BlobStore::~BlobStore() { unlinks_.Drain(); }
 
 fs::path BlobStore::PathOf(const Digest& digest) const { return directory_ / digest.Hex(); }
 
@@ -51,7 +51,35 @@ absl::Status BlobStore::Open(const std::set<Digest>& keep) {
   std::error_code error;
   fs::create_directories(directory_, error);
   if (error) return StoreError(directory_, error.value());
+  UnknownBlobs unknown(directory_, options_.unknown_grace);
+  RETURN_IF_ERROR(unknown.Open(keep));
+  RETURN_IF_ERROR(FindBlobs(keep, unknown));
+  StoreLedger::Found stored;
+  if (options_.remote) {
+    RETURN_IF_ERROR(FillRemote());
+    ASSIGN_OR_RETURN(stored, ledger_.Open(keep, options_.unknown_grace));
+    for (const Digest& digest : stored.gone) removals_->Add(digest);
+  } else {
+    RETURN_IF_ERROR(Unlink(directory_ / kRemoteFile));
+  }
+  TellUnknown(unknown.count(), stored.unknown);
+  return absl::OkStatus();
+}
+
+void BlobStore::TellUnknown(const ContentCount& on_disk, size_t in_store) const {
+  if (on_disk.contents + in_store == 0) return;
+  LogWarning("the registry does not know ", on_disk.contents, " contents (", on_disk.bytes,
+             " bytes) that lie in ", (directory_ / ".unknown").string(), " and ", in_store,
+             " in the object store. A crash leaves some; is registry.db an older copy, or without "
+             "its registry.db-wal? They are removed ",
+             options_.unknown_grace.count() / 24,
+             " days after they were first seen, or with --discard-unknown-content");
+}
+
+absl::Status BlobStore::FindBlobs(const std::set<Digest>& keep, UnknownBlobs& unknown) {
+  std::error_code error;
   std::vector<std::pair<fs::file_time_type, Digest>> found;
+  std::vector<Digest> strangers;
   for (fs::directory_iterator it(directory_, error), end; !error && it != end;
        it.increment(error)) {
     const auto digest = Digest::FromHex(it->path().filename().string());
@@ -59,23 +87,20 @@ absl::Status BlobStore::Open(const std::set<Digest>& keep) {
     if (it->path().filename() == kRemoteFile || it->is_directory(ignored)) continue;
     if (digest && keep.contains(*digest)) {
       found.emplace_back(fs::last_write_time(it->path(), ignored), *digest);
+    } else if (digest) {
+      strangers.push_back(*digest);
     } else {
       fs::remove(it->path(), ignored);
     }
   }
   if (error) return StoreError(directory_, error.value());
+  for (const Digest& digest : strangers) unknown.SetAside(digest);
   std::sort(found.begin(), found.end());
-  {
-    const std::lock_guard lock(mutex_);
-    for (const auto& [time, digest] : found) {
-      std::error_code ignored;
-      Add(digest, fs::file_size(PathOf(digest), ignored));
-    }
+  const std::lock_guard lock(mutex_);
+  for (const auto& [time, digest] : found) {
+    std::error_code ignored;
+    Add(digest, fs::file_size(PathOf(digest), ignored));
   }
-  if (!options_.remote) return Unlink(directory_ / kRemoteFile);
-  RETURN_IF_ERROR(FillRemote());
-  ASSIGN_OR_RETURN(const std::set<Digest> gone, ledger_.Open(keep));
-  for (const Digest& digest : gone) removals_->Add(digest);
   return absl::OkStatus();
 }
 
@@ -86,7 +111,7 @@ absl::Status BlobStore::FillRemote() {
   std::getline(std::ifstream(file), known);
   if (known == options_.remote_name) return absl::OkStatus();
   RETURN_IF_ERROR(options_.remote->Create());
-  RETURN_IF_ERROR(ledger_.Open({}).status());
+  RETURN_IF_ERROR(ledger_.Make());
   size_t done = 0;
   for (auto& [digest, entry] : entries_) {
     const absl::StatusOr<Digest> got = DigestOfFile(PathOf(digest));
@@ -111,7 +136,18 @@ absl::Status BlobStore::PutRemote(const Digest& digest, bool was_to_go) {
   return put;
 }
 
+absl::Status BlobStore::TakeOff(const Digest& digest) {
+  bool condemned = false;
+  {
+    const std::lock_guard lock(mutex_);
+    condemned = removed_.erase(digest) > 0;
+  }
+  if (condemned) ledger_.Condemn(digest);
+  return Unlink(PathOf(digest));
+}
+
 absl::Status BlobStore::RemoveRemote(const Digest& digest) {
+  ledger_.Condemn(digest);
   RETURN_IF_ERROR(options_.remote->Remove(BlobKey(digest)));
   return ledger_.Unmark(digest);
 }
@@ -119,6 +155,7 @@ absl::Status BlobStore::RemoveRemote(const Digest& digest) {
 absl::Status BlobStore::Put(const Digest& digest, const std::string& bytes) {
   return Alone(digest, [&]() -> absl::Status {
     RETURN_IF_ERROR(CheckBudget(digest, bytes.size()));
+    RETURN_IF_ERROR(CheckRoom(room_, bytes.size(), "data", digest.Short()));
     unlinks_.Forget(digest);
     const bool was_to_go = removals_ && removals_->Forget(digest);
     absl::Status put = WriteDurably(PathOf(digest), bytes);
@@ -161,6 +198,7 @@ void BlobStore::Stored(const Digest& digest, uint64_t bytes) {
   {
     const std::lock_guard lock(mutex_);
     lost_.erase(digest);
+    removed_.erase(digest);
     Add(digest, bytes).verified = stamp;
     // Only what the object store holds too may go.
     if (!options_.remote || options_.max_bytes == 0) return;
@@ -194,6 +232,7 @@ void BlobStore::Remove(const Digest& digest) {
   const std::lock_guard lock(mutex_);
   Drop(digest);
   lost_.erase(digest);
+  if (removals_) removed_.insert(digest);
   unlinks_.Add(digest);
   if (removals_) removals_->Add(digest);
 }

@@ -19,10 +19,14 @@
 #include "common/base/digest.h"
 #include "common/objects/object_store.h"
 #include "coordinator/content/blob_file.h"
+#include "coordinator/content/disk_room.h"
 #include "coordinator/content/removal_queue.h"
 #include "coordinator/content/store_ledger.h"
+#include "coordinator/content/unknown_blobs.h"
 
 namespace rootstock {
+
+inline constexpr auto kUnknownGrace = std::chrono::hours(7 * 24);
 
 struct BlobStoreOptions {
   uint64_t max_bytes = 0;  // on disk; 0: as much as there is
@@ -31,6 +35,9 @@ struct BlobStoreOptions {
   std::shared_ptr<ObjectStore> remote;
   std::string remote_name;  // another one than before gets what is on disk at Open
   std::chrono::milliseconds removal_retry = std::chrono::seconds(30);
+  // How long Open's unknown contents are kept, for a registry that knows them; 0: not at all.
+  std::chrono::hours unknown_grace = kUnknownGrace;
+  DiskRoom room = {};  // of the disk; empty: RoomBesideTheRegistry
 };
 
 // Files DIR/<digest>, complete or absent. What was used last goes last when the disk's budget is
@@ -38,13 +45,17 @@ struct BlobStoreOptions {
 class BlobStore {
  public:
   BlobStore(std::filesystem::path directory, BlobStoreOptions options);
-  ~BlobStore();  // waits for a removal that runs; Open makes up for those to come
+  // Waits for removals from the disk, and for one from the object store that runs; Open makes up
+  // for those to come.
+  ~BlobStore();
 
-  // Makes the directory; removes unfinished files and blobs that are not in `keep`, these from the
-  // object store too. With an object store that is new here, all blobs on disk are put there first.
+  // Makes the directory; removes unfinished files. Blobs that are not in `keep` are unknown: set
+  // aside and told, and removed, from the object store too, at an Open when their time is over.
+  // With an object store that is new here, all blobs on disk are put there first.
   absl::Status Open(const std::set<Digest>& keep);
   // Durable when it returns, in the object store too. RESOURCE_EXHAUSTED / quota when the budget
-  // has no room and no object store stands behind it, / no_space for a full disk; INTERNAL /
+  // has no room and no object store stands behind it, / no_space for a full disk, or one
+  // that would have no room left for the registry; INTERNAL /
   // io_error; the object store's errors. Each leaves nothing behind.
   absl::Status Put(const Digest& digest, const std::string& bytes);
   // Positioned at its first byte. What the disk lacks or holds spoilt is fetched from the object
@@ -75,10 +86,15 @@ class BlobStore {
     uint64_t number = 0;                // of all entries ever
   };
   std::filesystem::path PathOf(const Digest& digest) const;
+  // Of those that are kept, oldest first. Sets the unknown ones aside.
+  absl::Status FindBlobs(const std::set<Digest>& keep, UnknownBlobs& unknown);
+  void TellUnknown(const ContentCount& on_disk, size_t in_store) const;
   absl::Status FillRemote();
   absl::Status CheckBudget(const Digest& digest, uint64_t bytes) const;
   absl::Status PutRemote(const Digest& digest, bool was_to_go);
   absl::Status RemoveRemote(const Digest& digest);
+  // Off the disk; what was removed is noted in the ledger first.
+  absl::Status TakeOff(const Digest& digest);
   // Takes a file that no entry stands for off the disk.
   void Undo(const Digest& digest);
   // Runs `work` when nobody else works on the content.
@@ -97,14 +113,16 @@ class BlobStore {
 
   const std::filesystem::path directory_;
   const BlobStoreOptions options_;
+  const DiskRoom room_;
   StoreLedger ledger_;
   mutable std::mutex mutex_;
   std::unordered_map<Digest, Entry> entries_;  // on disk
   std::list<Digest> uses_;                     // least recently used first
   uint64_t bytes_ = 0;
   uint64_t next_number_ = 0;
-  std::set<Digest> busy_;  // somebody works on it
-  std::set<Digest> lost_;  // the object store has not got it, or other bytes
+  std::set<Digest> busy_;     // somebody works on it
+  std::set<Digest> removed_;  // not noted in the ledger yet
+  std::set<Digest> lost_;     // the object store has not got it, or other bytes
   std::condition_variable changed_;
   RemovalQueue unlinks_;  // these two end first: their threads use all of the above
   std::unique_ptr<RemovalQueue> removals_;  // from the object store

@@ -6,6 +6,7 @@
 
 #include <sstream>
 
+#include "common/base/log.h"
 #include "common/base/status.h"
 
 namespace rootstock {
@@ -27,7 +28,7 @@ class BlobStoreTest : public testing::Test {
 
   void Open(uint64_t max_bytes, bool remote, const std::set<Digest>& keep = {}) {
     store_.reset();
-    BlobStoreOptions options{.max_bytes = max_bytes};
+    BlobStoreOptions options{.max_bytes = max_bytes, .unknown_grace = grace_, .room = room_};
     if (remote) {
       options.remote = *OpenObjectStore(*ParseStoreUri("file://" + Remote().string()), {});
       options.remote_name = "remote";
@@ -53,6 +54,8 @@ class BlobStoreTest : public testing::Test {
   Reason ReasonOf(const absl::Status& status) const { return GetErrorDetail(status)->reason; }
 
   fs::path dir_;
+  std::chrono::hours grace_ = kUnknownGrace;
+  DiskRoom room_;
   std::unique_ptr<BlobStore> store_;
 };
 
@@ -188,6 +191,50 @@ TEST_F(BlobStoreTest, KeepsWhatNamesHoldOverARestart) {
   EXPECT_FALSE(fs::exists(dir_ / "disk/.new-abc"));
   EXPECT_FALSE(Put("12").ok());  // counts towards the budget
   EXPECT_TRUE(Put("1").ok());
+}
+
+TEST_F(BlobStoreTest, WhatTheRegistryDoesNotKnowWaitsForOneThatDoes) {
+  Open(0, true);
+  EXPECT_TRUE(Put("later").ok());
+  const fs::path aside = dir_ / "disk/.unknown" / Sha256Of("later").Hex();
+  const auto long_ago = fs::file_time_type::clock::now() - 2 * kUnknownGrace;
+  fs::last_write_time(dir_ / "disk" / Sha256Of("later").Hex(), long_ago);
+  InitLogging("test", LogLevel::kInfo);
+  testing::internal::CaptureStderr();
+  Open(0, true);  // an older registry
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              HasSubstr("the registry does not know 1 contents (5 bytes) that lie in " +
+                        (dir_ / "disk/.unknown").string() + " and 1 in the object store"));
+  EXPECT_FALSE(OnDisk("later"));
+  EXPECT_TRUE(fs::exists(aside));
+  EXPECT_TRUE(fs::exists(RemoteFile("later")));
+  Open(0, true, {Sha256Of("later")});  // the newest one is back
+  EXPECT_TRUE(OnDisk("later"));
+  EXPECT_EQ(Read("later"), "later");
+  EXPECT_FALSE(fs::exists(aside));
+  Open(0, true);
+  fs::last_write_time(aside, long_ago);
+  Open(0, true);
+  EXPECT_FALSE(fs::exists(aside));
+  grace_ = std::chrono::hours(0);
+  Open(0, true, {Sha256Of("other")});
+  for (int i = 0; i < 1000 && fs::exists(RemoteFile("later")); ++i) usleep(1000);
+  EXPECT_FALSE(fs::exists(RemoteFile("later")));
+}
+
+TEST_F(BlobStoreTest, LeavesRoomToTheRegistry) {
+  room_ = [] { return uint64_t{5}; };
+  for (const bool remote : {false, true}) {
+    Open(0, remote);
+    const absl::Status full = Put("123456");
+    EXPECT_EQ(ReasonOf(full), Reason::kNoSpace) << full;
+    EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted);
+    EXPECT_FALSE(OnDisk("123456"));
+    EXPECT_TRUE(Put("12345").ok());
+  }
+  fs::create_directories(RemoteFile("123456").parent_path());
+  std::ofstream(RemoteFile("123456")) << "123456";
+  EXPECT_EQ(ReasonOf(store_->Read(Sha256Of("123456")).status()), Reason::kNoSpace);
 }
 
 }  // namespace

@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <fstream>
+#include <string>
 #include <system_error>
 
 #include "common/base/status.h"
@@ -14,40 +16,76 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Whether it is new.
+constexpr char kCondemned[] = "condemned";
+constexpr char kUnknown[] = "unknown";
+
+// Empty from then on; whether it is new.
 absl::StatusOr<bool> Touch(const fs::path& file) {
-  const int fd = open(file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-  if (fd < 0 && errno != EEXIST) return StoreError(file, errno);
-  if (fd >= 0) close(fd);
-  return fd >= 0;
+  int fd = open(file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+  const bool is_new = fd >= 0;
+  if (!is_new && errno == EEXIST) fd = open(file.c_str(), O_WRONLY | O_TRUNC | O_CLOEXEC);
+  if (fd < 0) return StoreError(file, errno);
+  close(fd);
+  return is_new;
+}
+
+std::string WordIn(const fs::path& file) {
+  std::string word;
+  std::ifstream(file) >> word;
+  return word;
 }
 
 }  // namespace
 
-absl::StatusOr<std::set<Digest>> StoreLedger::Open(const std::set<Digest>& keep) {
+absl::Status StoreLedger::Make() {
   std::error_code error;
   fs::create_directories(directory_, error);
-  if (error) return StoreError(directory_, error.value());
-  std::set<Digest> marked, gone;
+  return error ? StoreError(directory_, error.value()) : absl::OkStatus();
+}
+
+absl::StatusOr<StoreLedger::Found> StoreLedger::Open(const std::set<Digest>& keep,
+                                                     std::chrono::hours grace) {
+  RETURN_IF_ERROR(Make());
+  const auto oldest = fs::file_time_type::clock::now() - grace;
+  std::error_code error;
+  std::set<Digest> marked;
+  Found found;
   for (fs::directory_iterator it(directory_, error), end; !error && it != end;
        it.increment(error)) {
     const auto digest = Digest::FromHex(it->path().filename().string());
-    if (!digest) continue;
-    marked.insert(*digest);
-    if (!keep.contains(*digest)) gone.insert(*digest);
+    if (digest) marked.insert(*digest);
   }
   if (error) return StoreError(directory_, error.value());
+  for (const Digest& digest : marked) {
+    if (keep.contains(digest)) continue;
+    const fs::path file = directory_ / digest.Hex();
+    const std::string word = WordIn(file);
+    std::error_code ignored;
+    if (word == kCondemned || grace.count() == 0 ||
+        (word == kUnknown && fs::last_write_time(file, ignored) <= oldest)) {
+      found.gone.insert(digest);
+    } else {
+      ++found.unknown;
+      if (word != kUnknown) std::ofstream(file) << kUnknown;
+    }
+  }
   for (const Digest& digest : keep) {
-    if (!marked.contains(digest)) RETURN_IF_ERROR(Touch(directory_ / digest.Hex()).status());
+    std::error_code absent;
+    const uint64_t bytes = fs::file_size(directory_ / digest.Hex(), absent);
+    if (absent || bytes > 0) RETURN_IF_ERROR(Touch(directory_ / digest.Hex()).status());
   }
   RETURN_IF_ERROR(SyncDirectory(directory_));
-  return gone;
+  return found;
 }
 
 absl::StatusOr<bool> StoreLedger::Mark(const Digest& digest) {
   ASSIGN_OR_RETURN(const bool is_new, Touch(directory_ / digest.Hex()));
   if (is_new) RETURN_IF_ERROR(SyncDirectory(directory_));
   return is_new;
+}
+
+void StoreLedger::Condemn(const Digest& digest) {
+  std::ofstream(directory_ / digest.Hex()) << kCondemned;
 }
 
 absl::Status StoreLedger::Unmark(const Digest& digest) {

@@ -57,8 +57,12 @@ absl::Status InUse(const std::string& id) {
 
 }  // namespace
 
-UploadStore::UploadStore(fs::path dir, UploadLimits limits, Clock clock)
-    : dir_(std::move(dir)), limits_(limits), clock_(std::move(clock)), index_(limits) {}
+UploadStore::UploadStore(fs::path dir, UploadLimits limits, Clock clock, DiskRoom room)
+    : dir_(std::move(dir)),
+      limits_(limits),
+      clock_(std::move(clock)),
+      room_(room ? std::move(room) : RoomBesideTheRegistry(dir_)),
+      index_(limits) {}
 UploadStore::~UploadStore() = default;
 
 absl::Status UploadStore::Open() {
@@ -150,7 +154,8 @@ absl::StatusOr<UploadState> UploadStore::Start(const std::string& tenant,
   Expire();
   ASSIGN_OR_RETURN(std::optional<UploadState> known, FindOrAdd(tenant, state));
   if (known) return *std::move(known);
-  const absl::Status created = Create(tenant, state);
+  absl::Status created = CheckSpace(state);
+  if (created.ok()) created = Create(tenant, state);
   if (!created.ok()) {
     Drop(state.id);
     return created;
@@ -172,6 +177,12 @@ absl::StatusOr<std::optional<UploadState>> UploadStore::FindOrAdd(const std::str
   RETURN_IF_ERROR(index_.CheckNew(tenant, state));
   index_.Add({tenant, state, clock_(), /*busy=*/true, /*there=*/false});
   return std::nullopt;
+}
+
+absl::Status UploadStore::CheckSpace(const UploadState& state) const {
+  uint64_t bytes = 0;
+  for (const UploadFile& file : state.files) bytes += file.bytes;
+  return CheckRoom(room_, bytes, "files", kWeights);
 }
 
 absl::Status UploadStore::Create(const std::string& tenant, const UploadState& state) {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "coordinator/content/disk_room.h"
 #include "coordinator/content/uploads/upload.h"
 #include "coordinator/content/uploads/upload_index.h"
 
@@ -27,14 +28,14 @@ class UploadStore {
   using Clock = std::function<UploadIndex::Time()>;
 
   UploadStore(std::filesystem::path dir, UploadLimits limits,
-              Clock clock = UploadIndex::Time::clock::now);
+              Clock clock = UploadIndex::Time::clock::now, DiskRoom room = {});
   ~UploadStore();
   // Makes the directory and learns what lies there; forgets what has expired or has no manifest.
   absl::Status Open();
 
   // Begins an upload, or finds the one of the same tenant and files. Refusals name the file: pickle
-  // for .bin and .pt, path_invalid for other names, size_limit, duplicate, quota. ABORTED while it
-  // is being removed.
+  // for .bin and .pt, path_invalid for other names, size_limit, duplicate, quota, no_space
+  // when the disk has no room for what is announced. ABORTED while it is being removed.
   absl::StatusOr<UploadState> Start(const std::string& tenant, std::vector<UploadFile> files);
   // NOT_FOUND for unknown ids and those of other tenants.
   absl::StatusOr<UploadState> Get(const std::string& tenant, const std::string& id) const;
@@ -59,6 +60,7 @@ class UploadStore {
   // The upload that is there already, or a place for it that is this caller's.
   absl::StatusOr<std::optional<UploadState>> FindOrAdd(const std::string& tenant,
                                                        const UploadState& state);
+  absl::Status CheckSpace(const UploadState& state) const;
   absl::Status Create(const std::string& tenant, const UploadState& state);
   absl::StatusOr<std::unique_ptr<Lease>> Take(const std::string& tenant, const std::string& id);
   void Expire();
@@ -68,6 +70,7 @@ class UploadStore {
   const std::filesystem::path dir_;
   const UploadLimits limits_;
   const Clock clock_;
+  const DiskRoom room_;
   mutable std::mutex mutex_;  // no file is touched under it
   UploadIndex index_;
 };
@@ -83,6 +86,9 @@ class UploadStore::Lease {
   const UploadState& state() const { return state_; }
   absl::Status Take(const std::string& file, uint64_t bytes);
   void GiveBack(const std::string& file, uint64_t bytes);
+  absl::Status CheckSpace(const std::string& file, uint64_t bytes) const {
+    return CheckRoom(store_.room_, bytes, "file", file);
+  }
   // Forgets the upload; the last call.
   void Drop();
 
@@ -97,7 +103,8 @@ class UploadStore::Writer {
  public:
   ~Writer();
   // `offset` is where the file ends, else FAILED_PRECONDITION tells where that is. size_limit for
-  // more than was announced; RESOURCE_EXHAUSTED / quota, / no_space when the disk is full;
+  // more than was announced; RESOURCE_EXHAUSTED / quota, / no_space when the disk is full or
+  // has no room beside the registry's. A write that fails forgets the file's bytes too.
   // DATA_LOSS / digest_mismatch at its last byte forgets the file's bytes, so that they can be sent
   // again.
   absl::Status Append(const std::string& file, uint64_t offset, std::string_view bytes);

@@ -2,7 +2,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
+#include <csignal>
 #include <fstream>
 #include <sstream>
 
@@ -35,7 +37,8 @@ class UploadStoreTest : public testing::Test {
 
   // As a coordinator that starts again would find it.
   void Reopen() {
-    store_ = std::make_unique<UploadStore>(dir_, limits_, [this] { return now_; });
+    store_ = std::make_unique<UploadStore>(
+        dir_, limits_, [this] { return now_; }, [this] { return room_; });
     ASSERT_TRUE(store_->Open().ok());
   }
   std::vector<UploadFile> Files() const {
@@ -68,6 +71,7 @@ class UploadStoreTest : public testing::Test {
                        .max_tenant_bytes = 1500,
                        .max_bytes = 2000,
                        .max_tenant_uploads = 3};
+  uint64_t room_ = 1 << 20;
   UploadIndex::Time now_ = UploadIndex::Time::clock::now();
   std::unique_ptr<UploadStore> store_;
   std::string config_ = "{}", weights_ = "0123456789";
@@ -208,6 +212,44 @@ TEST_F(UploadStoreTest, WhatCameCountsAndNotWhatIsAnnounced) {
             Reason::kQuota);
   EXPECT_TRUE(store_->Abort("t", first).ok());
   EXPECT_TRUE(Send(second, kWeights, 500, std::string_view(large).substr(500)).ok());
+}
+
+TEST_F(UploadStoreTest, WhatDoesNotFitIsRefusedByItsAnnouncement) {
+  room_ = 11;  // of 12
+  const auto refused = store_->Start("t", Files());
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(ReasonOf(refused.status()), Reason::kNoSpace);
+  EXPECT_TRUE(fs::is_empty(dir_));
+  room_ = 12;
+  const auto state = store_->Start("t", Files());
+  ASSERT_TRUE(state.ok()) << state.status();
+  EXPECT_TRUE(Send(state->id, kWeights, 0, "0123").ok());
+  room_ = 5;  // others took it meanwhile
+  EXPECT_EQ(ReasonOf(Send(state->id, kWeights, 4, "456789")), Reason::kNoSpace);
+  EXPECT_EQ(store_->Get("t", state->id)->files[1].received, 4u);  // it may go on
+  room_ = 6;
+  EXPECT_TRUE(Send(state->id, kWeights, 4, "456789").ok());
+}
+
+// Nothing of it stays where the registry can't write any more.
+TEST_F(UploadStoreTest, WhatMeetsAFullDiskIsGivenBack) {
+  weights_.assign(600, 'w');
+  const auto state = store_->Start("t", Files());
+  ASSERT_TRUE(state.ok()) << state.status();
+  EXPECT_TRUE(Send(state->id, kWeights, 0, std::string(300, 'w')).ok());
+  const fs::path part = dir_ / state->id / (std::string(kWeights) + ".part");
+  EXPECT_TRUE(fs::exists(part));
+  std::signal(SIGXFSZ, SIG_IGN);
+  rlimit before{};
+  getrlimit(RLIMIT_FSIZE, &before);
+  const rlimit full{400, before.rlim_max};
+  setrlimit(RLIMIT_FSIZE, &full);
+  const absl::Status sent = Send(state->id, kWeights, 300, std::string(300, 'w'));
+  setrlimit(RLIMIT_FSIZE, &before);
+  EXPECT_FALSE(sent.ok());
+  EXPECT_FALSE(fs::exists(part));
+  EXPECT_EQ(store_->Get("t", state->id)->files[1].received, 0u);
+  EXPECT_TRUE(Send(state->id, kWeights, 0, weights_).ok());
 }
 
 TEST_F(UploadStoreTest, ATenantHasSoManyAtATime) {

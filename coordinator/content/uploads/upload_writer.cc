@@ -74,10 +74,14 @@ absl::Status UploadStore::Writer::Append(const std::string& name, uint64_t offse
   }
   if (bytes.empty()) return absl::OkStatus();
   if (open_ == nullptr || open_->name != name) RETURN_IF_ERROR(OpenFile(*file));
+  RETURN_IF_ERROR(lease_->CheckSpace(name, bytes.size()));
   RETURN_IF_ERROR(lease_->Take(name, bytes.size()));
   const absl::Status written = WriteBytes(*file, bytes);
   lease_->GiveBack(name, offset + bytes.size() - file->received);
-  RETURN_IF_ERROR(written);
+  if (!written.ok()) {
+    open_.reset();
+    return Forget(*file, written);  // a full disk's last bytes are not an upload's to keep
+  }
   return file->received == file->bytes ? Complete(*file) : absl::OkStatus();
 }
 
