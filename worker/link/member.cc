@@ -88,7 +88,7 @@ absl::Status Member::Execute(const Command& command, Answers& answers) {
   if (started.has_value()) return AfterStart(command, *std::move(started), answers);
   if (const auto* load = std::get_if<LoadAdapter>(&command.kind)) {
     // Out of host memory no file is read, yet what is loaded again and again is not to leave first.
-    if (prefetcher_ != nullptr) cache_.Touch(load->digest);
+    if (prefetcher_ != nullptr) prefetcher_->Touch(load->digest);
     beside_.push_back({command});
     return absl::OkStatus();
   }

@@ -132,12 +132,16 @@ TEST(NodeTiers, ALoadKeepsItsFileFromLeavingFirst) {
         s.Attach(kEpoch);
         s.Send(CommandId(1), kEpoch, LoadAdapter{digest, 7, {}, {PageId(3)}});
         EXPECT_TRUE(s.ReadCompletion().outcome.ok());
+        // Looks at the disk after the load's use of it.
+        s.Send(CommandId(2), kEpoch, PrefetchAdapter{Sha256Of("other")});
+        EXPECT_TRUE(s.ReadCompletion().outcome.ok());
         EXPECT_GT(fs::last_write_time(file), long_ago + std::chrono::minutes(30));
         s.Leave();
         s.AtEnd();
         return grpc::Status::OK;
       },
-      [&](FakeCoordinator&) {
+      [&](FakeCoordinator& coordinator) {
+        coordinator.blobs[Sha256Of("other")] = "other";
         fs::create_directories(rig.cache);
         std::ofstream(file) << "content";
         fs::last_write_time(file, long_ago);

@@ -1,82 +1,27 @@
 #include "worker/link/blobs/blob_cache.h"
 
 #include <fcntl.h>
-#include <signal.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
-#include <cerrno>
-#include <optional>
 #include <span>
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "common/base/status.h"
+#include "worker/link/blobs/blob_dir.h"
 
 namespace rootstock {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr size_t kHexLength = 64;  // of a digest
-
-std::string TemporaryName(const Digest& digest) {
-  static std::atomic<uint64_t> count{0};
-  return absl::StrCat(".", digest.Hex(), ".", getpid(), ".", ++count);
-}
-
-// The process that writes the file, or nothing when it is no temporary.
-std::optional<pid_t> WriterOf(const fs::path& path) {
-  const std::vector<std::string> parts = absl::StrSplit(path.filename().string(), '.');
-  pid_t pid = 0;
-  const bool temporary = parts.size() == 4 && parts[0].empty() && parts[1].size() == kHexLength &&
-                         absl::SimpleAtoi(parts[2], &pid) && pid > 0;
-  return temporary ? std::optional(pid) : std::nullopt;
-}
-
-bool IsAlive(pid_t pid) { return kill(pid, 0) == 0 || errno != ESRCH; }
-
-struct DirectoryFile {
-  fs::path path;
-  uint64_t bytes = 0;
-  fs::file_time_type used;
-};
-
-// Of a directory that others change meanwhile.
-std::vector<DirectoryFile> FilesOf(const fs::path& dir) {
-  std::vector<DirectoryFile> out;
-  std::error_code error;
-  for (fs::directory_iterator it(dir, error), end; !error && it != end; it.increment(error)) {
-    std::error_code gone;
-    DirectoryFile file{it->path(), it->file_size(gone), it->last_write_time(gone)};
-    if (!gone) out.push_back(std::move(file));
-  }
-  return out;
-}
-
-uint64_t TotalBytes(const std::vector<DirectoryFile>& files) {
-  uint64_t sum = 0;
-  for (const DirectoryFile& file : files) sum += file.bytes;
-  return sum;
-}
-
-uint64_t DefaultBudget(const fs::path& dir) {
-  std::error_code error;
-  fs::create_directories(dir, error);
-  const fs::space_info space = fs::space(dir, error);
-  return error ? 0 : (space.available + TotalBytes(FilesOf(dir))) / 2;
-}
-
 }  // namespace
 
 BlobCache::BlobCache(fs::path dir, uint64_t budget_bytes)
     : dir_(std::move(dir)),
       given_(budget_bytes != 0),
-      budget_bytes_(given_ ? budget_bytes : DefaultBudget(dir_)) {}
+      budget_bytes_(given_ ? budget_bytes : HalfOfTheDisk(dir_)) {}
 
 fs::path BlobCache::PathOf(const Digest& digest) const { return dir_ / digest.Hex(); }
 
@@ -109,6 +54,18 @@ absl::StatusOr<CachedBlob> BlobCache::Ensure(const Digest& digest, BlobSource& s
   return out;
 }
 
+std::optional<CachedBlob> BlobCache::FindNow(const Digest& digest) {
+  {
+    std::lock_guard lock(mutex_);
+    if (fetching_.contains(digest)) return std::nullopt;
+  }
+  const auto found = Find(digest);
+  if (!found.ok() || *found == nullptr) return std::nullopt;
+  std::lock_guard lock(mutex_);
+  if (const auto pin = pinned_.find(digest); pin != pinned_.end()) pin->second = *found;
+  return CachedBlob{FetchSource::kDisk, (*found)->bytes(), *found};
+}
+
 absl::StatusOr<std::shared_ptr<const BlobFile>> BlobCache::Find(const Digest& digest) {
   ASSIGN_OR_RETURN(std::shared_ptr<const BlobFile> file, BlobFile::Open(PathOf(digest)));
   if (file == nullptr) return file;
@@ -128,7 +85,7 @@ absl::StatusOr<std::unique_ptr<BlobFile>> BlobCache::Reserve(const fs::path& tem
                                                              uint64_t bytes) {
   const DirectoryLock lock(dir_);
   // Since the start of this process others may have given the disk room.
-  if (!given_ && bytes > budget_bytes_) budget_bytes_ = DefaultBudget(dir_);
+  if (!given_ && bytes > budget_bytes_) budget_bytes_ = HalfOfTheDisk(dir_);
   if (bytes > budget_bytes_) {
     const std::string has = absl::StrCat("the adapter has ", bytes, " bytes; ");
     return given_ ? MakeError(absl::StatusCode::kFailedPrecondition, Reason::kTooLarge,
@@ -175,7 +132,7 @@ absl::StatusOr<CachedBlob> BlobCache::Download(const Digest& digest, BlobSource&
   std::error_code error;
   fs::create_directories(dir_, error);
   if (error) return DiskError(dir_, error.value());
-  const fs::path temporary = dir_ / TemporaryName(digest);
+  const fs::path temporary = TemporaryIn(dir_, digest);
   std::shared_ptr<BlobFile> file;
   Sha256 hash;
   uint64_t got = 0;
@@ -279,13 +236,7 @@ void BlobCache::UnpinAll() {
   pinned_.clear();
 }
 
-void BlobCache::SweepTemporaries() const {
-  for (const DirectoryFile& file : FilesOf(dir_)) {
-    const std::optional<pid_t> writer = WriterOf(file.path);
-    std::error_code error;
-    if (writer && (*writer == getpid() || !IsAlive(*writer))) fs::remove(file.path, error);
-  }
-}
+void BlobCache::SweepTemporaries() const { RemoveAbandoned(dir_); }
 
 std::vector<TierChange> BlobCache::List() const {
   std::vector<TierChange> out;

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <vector>
 
@@ -43,6 +44,9 @@ class BlobCache {
   // names another size (nothing leaves for it); RESOURCE_EXHAUSTED/no_space with the numbers when
   // there is no room, FAILED_PRECONDITION/too_large when there never is; io_error for the disk.
   absl::StatusOr<CachedBlob> Ensure(const Digest& digest, BlobSource& source, uint64_t bytes = 0);
+  // As Ensure, but waits for no source: nothing when the content is not there, spoilt, or on its
+  // way, or the disk fails.
+  std::optional<CachedBlob> FindNow(const Digest& digest);
   // The content, verified, as pages of its file. NOT_FOUND/io_error when absent; digest_mismatch,
   // or io_error, when it is spoilt, and then it is gone, for Ensure to bring anew.
   absl::StatusOr<HeldBytes> Read(const Digest& digest);

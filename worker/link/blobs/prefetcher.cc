@@ -5,19 +5,6 @@
 #include "common/base/log.h"
 
 namespace rootstock {
-namespace {
-
-// Has nothing: what is asked of it is on the disk, or fails at once.
-class NoSource : public BlobSource {
- public:
-  FetchSource kind() const override { return FetchSource::kNone; }
-  absl::Status Fetch(const Digest&, const BlobSink&) override {
-    return absl::NotFoundError("not on the disk");
-  }
-  void Cancel() override {}
-};
-
-}  // namespace
 
 Prefetcher::Prefetcher(BlobCache& cache, std::vector<BlobSource*> sources,
                        std::function<void()> on_done)
@@ -29,18 +16,22 @@ Prefetcher::~Prefetcher() {
     stopping_ = true;
   }
   for (BlobSource* source : sources_) source->Cancel();
-  for (Lane* lane : {&disk_, &fetches_}) {
+  for (Lane* lane : {&names_, &disk_, &fetches_}) {
     lane->changed.notify_all();
     for (std::thread& thread : lane->threads) thread.join();
   }
 }
 
 void Prefetcher::Start(CommandId id, const Digest& digest, uint64_t bytes) {
-  const bool there = cache_.IsThere(digest);
   std::lock_guard lock(mutex_);
   const uint64_t number = ++next_number_;
   outcomes_[id] = {number, std::nullopt};
-  Queue(there ? disk_ : fetches_, {id, digest, bytes, number});
+  Queue(names_, {id, digest, bytes, number});
+}
+
+void Prefetcher::Touch(const Digest& digest) {
+  std::lock_guard lock(mutex_);
+  Queue(names_, {CommandId(), digest, 0, 0, /*touch_only=*/true});
 }
 
 bool Prefetcher::IsWanted(const Job& job) const {
@@ -71,8 +62,7 @@ void Prefetcher::Forget(CommandId id) {
 void Prefetcher::ForgetAll() {
   std::lock_guard lock(mutex_);
   outcomes_.clear();
-  disk_.jobs.clear();
-  fetches_.jobs.clear();
+  for (Lane* lane : {&names_, &disk_, &fetches_}) lane->jobs.clear();
 }
 
 absl::StatusOr<CachedBlob> Prefetcher::Fetch(const Digest& digest, uint64_t bytes) {
@@ -92,10 +82,13 @@ absl::StatusOr<CachedBlob> Prefetcher::Fetch(const Digest& digest, uint64_t byte
   return out;
 }
 
-std::optional<CachedBlob> Prefetcher::FromDisk(const Job& job) {
-  NoSource none;
-  absl::StatusOr<CachedBlob> found = cache_.Ensure(job.digest, none, job.bytes);
-  return found.ok() ? std::optional(*std::move(found)) : std::nullopt;
+std::variant<absl::StatusOr<CachedBlob>, Prefetcher::Lane*> Prefetcher::Do(const Lane& lane,
+                                                                           const Job& job) {
+  if (&lane == &names_) return cache_.IsThere(job.digest) ? &disk_ : &fetches_;
+  if (&lane == &fetches_) return Fetch(job.digest, job.bytes);
+  std::optional<CachedBlob> found = cache_.FindNow(job.digest);
+  if (!found) return &fetches_;  // evicted meanwhile, spoilt, or on its way
+  return *std::move(found);
 }
 
 void Prefetcher::Work(Lane& lane) {
@@ -108,20 +101,18 @@ void Prefetcher::Work(Lane& lane) {
     const Job job = lane.jobs.front();
     lane.jobs.pop_front();
     lock.unlock();
-    absl::StatusOr<CachedBlob> outcome;
-    if (&lane == &disk_) {
-      std::optional<CachedBlob> found = FromDisk(job);
-      if (!found) {  // evicted meanwhile, or spoilt
-        lock.lock();
-        if (IsWanted(job)) Queue(fetches_, job);
-        continue;
-      }
-      outcome = *std::move(found);
-    } else {
-      outcome = Fetch(job.digest, job.bytes);
+    if (job.touch_only) {
+      cache_.Touch(job.digest);
+      lock.lock();
+      continue;
     }
+    auto done = Do(lane, job);
     lock.lock();
-    if (IsWanted(job)) outcomes_.at(job.id).result = std::move(outcome);
+    if (Lane** next = std::get_if<Lane*>(&done)) {
+      if (IsWanted(job)) Queue(**next, job);
+      continue;
+    }
+    if (IsWanted(job)) outcomes_.at(job.id).result = std::get<0>(std::move(done));
     lock.unlock();
     on_done_();
     lock.lock();

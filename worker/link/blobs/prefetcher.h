@@ -8,6 +8,7 @@
 #include <mutex>
 #include <optional>
 #include <thread>
+#include <variant>
 #include <vector>
 
 #include "common/base/ids.h"
@@ -16,7 +17,8 @@
 namespace rootstock {
 
 // Each fetch on a thread of its own, up to kMostFetches, so that slow ones do not hold up others;
-// what is on the disk waits for none of them. *Thread-safe.*
+// what is on the disk waits for none of them. The disk is looked at by these threads alone, never
+// by a caller's. *Thread-safe.*
 class Prefetcher {
  public:
   static constexpr size_t kMostFetches = 64;
@@ -33,6 +35,8 @@ class Prefetcher {
 
   // `bytes`: of the content; 0: not known.
   void Start(CommandId id, const Digest& digest, uint64_t bytes = 0);
+  // A use that reads no file, told to the disk by and by. Absent is fine.
+  void Touch(const Digest& digest);
   // The outcome of a Start, whose lease lives until Forget; nothing while it runs.
   std::optional<absl::StatusOr<CachedBlob>> OutcomeOf(CommandId id) const;
   void Forget(CommandId id);
@@ -46,6 +50,7 @@ class Prefetcher {
     Digest digest;
     uint64_t bytes;
     uint64_t number;
+    bool touch_only = false;
   };
   struct Outcome {
     uint64_t number;
@@ -63,8 +68,8 @@ class Prefetcher {
   bool IsWanted(const Job& job) const;
   void Queue(Lane& lane, Job job);
   void Work(Lane& lane);
-  // Nothing when the disk has not got it after all.
-  std::optional<CachedBlob> FromDisk(const Job& job);
+  // The outcome, or the lane where it goes on; without the mutex.
+  std::variant<absl::StatusOr<CachedBlob>, Lane*> Do(const Lane& lane, const Job& job);
   absl::StatusOr<CachedBlob> Fetch(const Digest& digest, uint64_t bytes);
 
   BlobCache& cache_;
@@ -74,7 +79,8 @@ class Prefetcher {
   std::map<CommandId, Outcome> outcomes_;
   uint64_t next_number_ = 0;
   bool stopping_ = false;
-  Lane disk_{kMostDiskReads}, fetches_{kMostFetches};
+  // A job goes from the first, which looks for its file's name, to one of the others.
+  Lane names_{1}, disk_{kMostDiskReads}, fetches_{kMostFetches};
 };
 
 }  // namespace rootstock

@@ -2,14 +2,17 @@
 #include "worker/link/blobs/prefetcher.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <future>
 #include <map>
 #include <string>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/log.h"
@@ -71,9 +74,18 @@ TEST(Prefetcher, AnEarlierAttachsFetchIsNoOutcomeOfALaterOne) {
   fs::remove_all(dir);
 }
 
+// Calls it on a thread for which a relative path leads nowhere, as a disk that hangs.
+void WithoutTheDisk(const std::function<void()>& call) {
+  std::thread([&] {
+    ASSERT_EQ(unshare(CLONE_FS), 0);
+    fs::current_path("/");
+    call();
+  }).join();
+}
+
 // However many stand still.
 TEST(Prefetcher, WhatIsOnTheDiskWaitsForNoFetch) {
-  const fs::path dir = TemporaryDir();
+  const fs::path dir = TemporaryDir().filename();
   BlobCache cache(dir, 1 << 20);
   GatedSource source;
   std::vector<Digest> slow;
@@ -97,7 +109,8 @@ TEST(Prefetcher, WhatIsOnTheDiskWaitsForNoFetch) {
       if (first.exchange(false)) ended.set_value();
     });
     for (size_t i = 0; i < slow.size(); ++i) prefetcher.Start(CommandId(i + 1), slow[i]);
-    prefetcher.Start(CommandId(100), Sha256Of("here"));
+    // Its threads began with the test's working directory.
+    WithoutTheDisk([&] { prefetcher.Start(CommandId(100), Sha256Of("here")); });
     EXPECT_EQ(ended.get_future().wait_for(std::chrono::seconds(20)), std::future_status::ready);
     const auto here = prefetcher.OutcomeOf(CommandId(100));
     EXPECT_TRUE(here && here->ok() && (*here)->source == FetchSource::kDisk);
@@ -108,6 +121,66 @@ TEST(Prefetcher, WhatIsOnTheDiskWaitsForNoFetch) {
     source.gates[spoilt].set_value();
   }
   EXPECT_TRUE(cache.Read(spoilt).ok());
+  fs::remove_all(dir);
+}
+
+// Its file is there, for as long as nothing has replaced it.
+TEST(Prefetcher, WhatIsSpoiltAndOnItsWayHoldsUpNobodyElse) {
+  const fs::path dir = TemporaryDir();
+  BlobCache cache(dir, 1 << 20);
+  GatedSource source;
+  const Digest spoilt = Sha256Of("spoilt");
+  source.contents[spoilt] = "spoilt";
+  source.gates[spoilt];
+  source.entered[spoilt];
+  fs::create_directories(dir);
+  std::ofstream(dir / Sha256Of("here").Hex()) << "here";
+  std::ofstream(dir / spoilt.Hex()) << "spoild";
+  std::promise<void> ended;
+  std::atomic<bool> first = true;
+  {
+    Prefetcher prefetcher(cache, {&source}, [&] {
+      if (first.exchange(false)) ended.set_value();
+    });
+    prefetcher.Start(CommandId(1), spoilt);
+    source.entered.at(spoilt).get_future().wait();
+    for (size_t i = 0; i < Prefetcher::kMostDiskReads; ++i) {
+      prefetcher.Start(CommandId(2 + i), spoilt);
+    }
+    prefetcher.Start(CommandId(100), Sha256Of("here"));
+    EXPECT_EQ(ended.get_future().wait_for(std::chrono::seconds(20)), std::future_status::ready);
+    EXPECT_TRUE(prefetcher.OutcomeOf(CommandId(100)).has_value());
+    source.gates[spoilt].set_value();
+  }
+  fs::remove_all(dir);
+}
+
+TEST(Prefetcher, AUseThatReadsNoFileIsToldByAThreadOfItsOwn) {
+  const fs::path dir = TemporaryDir().filename();
+  fs::create_directories(dir);
+  const fs::path here = dir / Sha256Of("here").Hex();
+  std::ofstream(here) << "here";
+  std::ofstream(dir / Sha256Of("other").Hex()) << "other";
+  const auto long_ago = fs::file_time_type::clock::now() - std::chrono::hours(1);
+  {
+    BlobCache cache(dir, 1 << 20);
+    GatedSource source;
+    std::atomic<int> ended = 0;
+    Prefetcher prefetcher(cache, {&source}, [&] {
+      ++ended;
+      ended.notify_all();
+    });
+    prefetcher.Start(CommandId(1), Sha256Of("other"));
+    ended.wait(0);
+    fs::last_write_time(here, long_ago);
+    WithoutTheDisk([&] {
+      prefetcher.Touch(Sha256Of("here"));
+      prefetcher.Start(CommandId(2), Sha256Of("other"));  // behind the touch
+    });
+    ended.wait(1);
+    EXPECT_TRUE(prefetcher.OutcomeOf(CommandId(2))->ok());
+  }
+  EXPECT_GT(fs::last_write_time(here), long_ago + std::chrono::minutes(30));
   fs::remove_all(dir);
 }
 
