@@ -102,7 +102,7 @@ function(rootstock_gpu_test NAME)
   endif()
   rootstock_gpu_binary(${NAME} GTest::gmock_main ${ARGN})
   add_test(NAME ${NAME} COMMAND ${NAME})
-  # Some look at what the GPU has free: one at a time.
+  # Some look at what the GPU has free: one test at a time, those of several ranks too.
   set_tests_properties(${NAME} PROPERTIES TIMEOUT 300 LABELS gpu RESOURCE_LOCK gpu)
 endfunction()
 
@@ -114,7 +114,7 @@ function(rootstock_gpus_test NAME RANKS)
   add_test(NAME ${NAME}
            COMMAND ${MPIEXEC_EXECUTABLE} -np ${RANKS} --oversubscribe --bind-to none
                    $<TARGET_FILE:${NAME}>)
-  set_tests_properties(${NAME} PROPERTIES TIMEOUT 300 LABELS gpus
+  set_tests_properties(${NAME} PROPERTIES TIMEOUT 300 LABELS gpus RESOURCE_LOCK gpu
                        ENVIRONMENT "${ROOTSTOCK_TEST_ENVIRONMENT}")
 endfunction()
 
@@ -125,7 +125,7 @@ function(rootstock_ranks_test NAME SIZES)
   rootstock_gpu_binary(${NAME} GTest::gtest ${ARGN})
   foreach(ranks IN LISTS SIZES)
     rootstock_mpi_run(${NAME} ${ranks})
-    set_tests_properties(${NAME}_np${ranks} PROPERTIES LABELS gpu)
+    set_tests_properties(${NAME}_np${ranks} PROPERTIES TIMEOUT 300 LABELS gpu RESOURCE_LOCK gpu)
   endforeach()
 endfunction()
 
