@@ -16,13 +16,19 @@ namespace rootstock::kernels::cuda {
 namespace {
 
 constexpr int kPlainBlocks = 264;
+constexpr int kLongSharedMost = kLongWorkers * kLongSharedBytes;
+
+// To the same for every launch: a thread beside this one may be between its call and its launch.
+void SetLongShared() {
+  cudaFuncSetAttribute(ShrinkLongKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                       kLongSharedMost);
+}
 
 void ShrinkLong(const LoraStep& step, const LoraTargets& targets, const __nv_bfloat16* x,
                 cudaStream_t stream) {
   const int cluster = LongCluster(step.max_members);
   const int tiles = (step.max_members + kLongMembers - 1) / kLongMembers + step.max_groups;
-  cudaFuncSetAttribute(ShrinkLongKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                       kLongSharedBytes);
+  SetLongShared();
   LaunchDependent(ShrinkLongKernel, cluster * tiles, kLongThreads, kLongSharedBytes, stream,
                   cluster, step, targets, x, cluster, LongSlice(targets.in, cluster));
 }
@@ -92,11 +98,10 @@ void LoraShrink(const LoraStep& step, const LoraTargets& targets, const void* x,
 
 void LoraShrinkBeside(const LoraStep& step, const LoraTargets& targets, const void* x, int sms,
                       cudaStream_t stream) {
-  constexpr int kBytes = kLongWorkers * kLongSharedBytes;
-  cudaFuncSetAttribute(ShrinkLongKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  SetLongShared();
   // In pairs, which leaves pairs of SMs to the GEMM's clusters.
-  LaunchDependent(ShrinkLongKernel, sms, kLongWorkers * kLongThreads, kBytes, stream, 2, step,
-                  targets, static_cast<const __nv_bfloat16*>(x), 1, LongSlice(targets.in, 1));
+  LaunchDependent(ShrinkLongKernel, sms, kLongWorkers * kLongThreads, kLongSharedMost, stream, 2,
+                  step, targets, static_cast<const __nv_bfloat16*>(x), 1, LongSlice(targets.in, 1));
 }
 
 void LoraShrinkLongOnAny(const LoraStep& step, const LoraTargets& targets, const void* x,
