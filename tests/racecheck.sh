@@ -85,9 +85,10 @@ if [ "${RACECHECK_CASE:-}" ]; then
   exit
 fi
 wanted=" $* "
-results=$(cases | while read -r name binary filter; do
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+cases | while read -r name binary filter; do
   [ "$wanted" = "  " ] || [[ $wanted == *" $name "* ]] || continue
   printf '%s\0%s\0%s\0' "$name" "$binary" "$filter"
-done | RACECHECK_CASE=1 xargs -0 -r -n 3 -P "${CASES_AT_ONCE:-4}" "$0" "$dir" "$tool")
-echo "$results"
-[ -n "$results" ] && ! grep -E '^(racecheck|memcheck|synccheck) ' <<<"$results" | grep -qv ' ok$'
+done | RACECHECK_CASE=1 xargs -0 -r -n 3 -P "${CASES_AT_ONCE:-4}" "$0" "$dir" "$tool" | tee "$log"
+[ -s "$log" ] && ! grep -E '^(racecheck|memcheck|synccheck) ' "$log" | grep -qv ' ok$'
