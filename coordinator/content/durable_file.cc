@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -19,10 +20,16 @@ namespace fs = std::filesystem;
 }  // namespace
 
 absl::Status StoreError(const fs::path& file, int error) {
-  const bool full = error == ENOSPC || error == EDQUOT;
+  const bool full = error == ENOSPC || error == EDQUOT || error == EFBIG;
   return MakeError(full ? absl::StatusCode::kResourceExhausted : absl::StatusCode::kInternal,
                    full ? Reason::kNoSpace : Reason::kIoError, "file", file.filename().string(),
                    absl::StrCat("cannot be stored: ", std::strerror(error)));
+}
+
+bool IsAtLeastAsOld(const fs::path& file, fs::file_time_type time) {
+  std::error_code error;
+  const fs::file_time_type written = fs::last_write_time(file, error);
+  return !error && written <= time;
 }
 
 absl::Status SyncDirectory(const fs::path& directory) {

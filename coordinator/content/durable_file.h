@@ -9,8 +9,11 @@
 
 namespace rootstock {
 
-// RESOURCE_EXHAUSTED/no_space for a full disk, else INTERNAL/io_error.
+// RESOURCE_EXHAUSTED/no_space for a full disk or a limit of files, else INTERNAL/io_error.
 absl::Status StoreError(const std::filesystem::path& file, int error);
+
+// Whether the file was last written at `time` or before; false when nobody can tell.
+bool IsAtLeastAsOld(const std::filesystem::path& file, std::filesystem::file_time_type time);
 
 absl::Status SyncDirectory(const std::filesystem::path& directory);
 

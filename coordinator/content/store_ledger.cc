@@ -60,9 +60,8 @@ absl::StatusOr<StoreLedger::Found> StoreLedger::Open(const std::set<Digest>& kee
     if (keep.contains(digest)) continue;
     const fs::path file = directory_ / digest.Hex();
     const std::string word = WordIn(file);
-    std::error_code ignored;
     if (word == kCondemned || grace.count() == 0 ||
-        (word == kUnknown && fs::last_write_time(file, ignored) <= oldest)) {
+        (word == kUnknown && IsAtLeastAsOld(file, oldest))) {
       found.gone.insert(digest);
     } else {
       ++found.unknown;
@@ -85,7 +84,8 @@ absl::StatusOr<bool> StoreLedger::Mark(const Digest& digest) {
 }
 
 void StoreLedger::Condemn(const Digest& digest) {
-  std::ofstream(directory_ / digest.Hex()) << kCondemned;
+  // Only into a mark that is there: its content may be gone, and the mark with it.
+  std::fstream(directory_ / digest.Hex(), std::ios::in | std::ios::out) << kCondemned;
 }
 
 absl::Status StoreLedger::Unmark(const Digest& digest) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "common/objects/sync_log.h"
+#include "coordinator/content/durable_file.h"
 
 namespace rootstock {
 namespace {
@@ -31,6 +32,7 @@ TEST(StoreLedgerTest, KnowsWhatIsInTheStoreAndHasNoNameAnyMore) {
   again.Condemn(gone);
   EXPECT_THAT(again.Open({kept}, kWeek)->gone, ElementsAre(gone));
   EXPECT_TRUE(again.Unmark(gone).ok());
+  again.Condemn(gone);  // what is gone already gets no mark
   EXPECT_THAT(again.Open({kept}, kWeek)->gone, IsEmpty());
   fs::remove_all(dir);
 }
@@ -58,6 +60,12 @@ TEST(StoreLedgerTest, WhatNobodyRemovedStaysForItsTime) {
   EXPECT_THAT(ledger.Open({}, kWeek)->gone, IsEmpty());
   EXPECT_THAT(ledger.Open({}, std::chrono::hours(0))->gone, ElementsAre(lost));
   fs::remove_all(dir);
+}
+
+TEST(StoreLedgerTest, WhatTellsNoTimeIsNotOld) {
+  const auto now = fs::file_time_type::clock::now();
+  EXPECT_FALSE(IsAtLeastAsOld("/proc/self/no-such-file", now));
+  EXPECT_TRUE(IsAtLeastAsOld("/proc/self/exe", now));
 }
 
 }  // namespace

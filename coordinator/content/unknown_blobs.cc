@@ -61,10 +61,13 @@ absl::Status UnknownBlobs::Open(const std::set<Digest>& keep) {
   const auto oldest = fs::file_time_type::clock::now() - grace_;
   for (const auto& [file, digest] : FilesOf(aside_)) {
     std::error_code error;
-    if (keep.contains(digest) && !fs::exists(blobs_ / digest.Hex())) {
-      fs::rename(file, blobs_ / digest.Hex(), error);
+    const fs::path blob = blobs_ / digest.Hex();
+    const bool there = fs::exists(blob, error);
+    if (error) return StoreError(blob, error.value());
+    if (keep.contains(digest) && !there) {
+      fs::rename(file, blob, error);
       if (error) return StoreError(file, error.value());
-    } else if (keep.contains(digest) || fs::last_write_time(file, error) <= oldest) {
+    } else if (keep.contains(digest) || IsAtLeastAsOld(file, oldest)) {
       fs::remove(file, error);
     } else {
       ++count_.contents;

@@ -80,7 +80,8 @@ absl::Status UploadStore::Writer::Append(const std::string& name, uint64_t offse
   lease_->GiveBack(name, offset + bytes.size() - file->received);
   if (!written.ok()) {
     open_.reset();
-    return Forget(*file, written);  // a full disk's last bytes are not an upload's to keep
+    // A full disk's last bytes are not an upload's to keep.
+    return absl::IsResourceExhausted(written) ? Forget(*file, written) : written;
   }
   return file->received == file->bytes ? Complete(*file) : absl::OkStatus();
 }
