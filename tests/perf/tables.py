@@ -11,6 +11,7 @@ import statistics
 
 import part_tables
 from bench_files import DOCS, entries, read
+from goal_rows import goal, item, of, span_of
 from plots import PEER_PREFILL, PEER_STEP, ROOT
 
 CASES = ("1x0", "16x0", "64x0", "1x1", "16x8", "64x8", "64x64")
@@ -56,37 +57,6 @@ def prefill_path():
     found = stack()
     return {label: found[case]["prefill"] for label, case in (("without", "64x0"), ("with 64 adapters", "64x64"))
             if "prefill" in found.get(case, {})}
-
-
-def item(label, measured, bound, better="lower", form="{:.2f}"):
-    """(label, text, whether it holds). A digit more where rounding would tell otherwise."""
-
-    def holds(number):
-        return number <= bound if better == "lower" else number >= bound
-
-    text = form.format(measured)
-    if holds(float(text)) != holds(measured):
-        text = f"{measured:.4f}"
-    return label, text, holds(measured)
-
-
-def of(label, entry, form="{:.2f}", scale=1):
-    return item(label, scale * entry["value"], scale * entry["bound"], entry["better"], form)
-
-
-def span_of(label, values, bound, form="{:.0f}", unit=" %"):
-    """From the least to the most, which is held against the bound; a digit more where rounding would hide it."""
-    low, high = form.format(min(values)), item("", max(values), bound, form=form)
-    return label, f"{low} to {high[1]}{unit}", high[2]
-
-
-def goal(number, what, asked, items, link):
-    if not items:
-        return f"| {number} | {what} | {asked} | | not measured |"
-    short = [label for label, _, holds in items if not holds]
-    texts = ", ".join(f"{label} {text}" if label else text for label, text, _ in items)
-    word = "reached" if not short else "short" if len(short) == len(items) else f"short: {', '.join(short)}"
-    return f"| {number} | {what} | {asked} | {texts} | [{word}](benchmarks/{link}) |"
 
 
 def operator_goals():

@@ -7,23 +7,24 @@ import unittest
 
 import gpu_stack_report
 import plots
+import goal_rows
 import tables
 
 
 class Words(unittest.TestCase):
     def test_a_digit_more_where_rounding_would_tell_otherwise(self):
-        self.assertEqual(tables.item("a", 1.2895, 1.29, "higher"), ("a", "1.2895", False))
-        self.assertEqual(tables.item("a", 1.296, 1.29, "higher"), ("a", "1.30", True))
-        self.assertEqual(tables.item("a", 1.004, 1.0), ("a", "1.0040", False))
-        self.assertEqual(tables.item("a", 0.95, 1.0), ("a", "0.95", True))
+        self.assertEqual(goal_rows.item("a", 1.2895, 1.29, "higher"), ("a", "1.2895", False))
+        self.assertEqual(goal_rows.item("a", 1.296, 1.29, "higher"), ("a", "1.30", True))
+        self.assertEqual(goal_rows.item("a", 1.004, 1.0), ("a", "1.0040", False))
+        self.assertEqual(goal_rows.item("a", 0.95, 1.0), ("a", "0.95", True))
 
     def test_a_goal_names_what_falls_short(self):
         held, short = ("1x0", "0.89", True), ("16x0", "0.84", False)
-        row = tables.goal(5, "step", "≥ 0.85", [held, short], "decode.md")
+        row = goal_rows.goal(5, "step", "≥ 0.85", [held, short], "decode.md")
         self.assertEqual(row, "| 5 | step | ≥ 0.85 | 1x0 0.89, 16x0 0.84 | [short: 16x0](benchmarks/decode.md) |")
-        self.assertIn("[reached]", tables.goal(5, "step", "", [held], "decode.md"))
-        self.assertIn("[short]", tables.goal(5, "step", "", [short], "decode.md"))
-        self.assertIn("not measured", tables.goal(5, "step", "", [], "decode.md"))
+        self.assertIn("[reached]", goal_rows.goal(5, "step", "", [held], "decode.md"))
+        self.assertIn("[short]", goal_rows.goal(5, "step", "", [short], "decode.md"))
+        self.assertIn("not measured", goal_rows.goal(5, "step", "", [], "decode.md"))
 
 
 class StackReport(unittest.TestCase):
