@@ -160,7 +160,8 @@ void Coordinator::Parts::MakeEngine() {
       .pool = {.eviction = *ParseEvictionPolicy(options.adapter_eviction),
                .kv_floor = options.kv_floor,
                .adapter_floor = options.adapter_floor,
-               .prefetch_bytes = uint64_t{options.prefetch_mb} << 20},
+               .prefetch_bytes = uint64_t{options.prefetch_mb} << 20,
+               .max_decode_rows = options.max_decode_rows},
       .max_queued = options.max_queue,
       .step_timeout =
           options.step_timeout > 0 ? absl::Seconds(options.step_timeout) : absl::InfiniteDuration(),

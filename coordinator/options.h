@@ -27,6 +27,7 @@ struct CoordinatorOptions {
   int64_t max_upload_bytes = int64_t{32} << 30;
   uint32_t max_model_len = 0;  // 0: the model's
   uint32_t max_num_seqs = 64;
+  uint32_t max_decode_rows = 0;  // 0: as many as run
   uint32_t max_num_batched_tokens = 2048;
   uint32_t max_logprobs = 20;
   uint32_t max_lora_rank = 256;

@@ -43,6 +43,52 @@ TEST(EngineSteps, ThePlanAfterNextIsSentBeforeAResultIsBack) {
   EXPECT_EQ(group.rows, 4u);
 }
 
+// A new one's prompt waits for none of them to end.
+TEST(EngineSteps, MoreSequencesThanDecodeRowsTakeTurns) {
+  WorldOptions options;
+  options.pool.max_decode_rows = 2;
+  World world(options);
+  FakeGroup& group = world.AddGroup("g");
+  group.keep_log = true;
+  std::vector<World::Sent> sent;
+  for (int i = 0; i < 5; ++i) {
+    sent.push_back(world.Generate(World::Ask("base", {5, 6, 7 + i}, 12)));
+    world.Run();
+  }
+  while (sent.front().heard->tokens[0].size() < 6) {
+    world.Run();
+    group.CompleteStep();
+  }
+  const size_t before = group.log.size();
+  const auto late = world.Generate(World::Ask("base", {9, 9}, 12));
+  for (int steps = 0; steps < 3; ++steps) {  // two were sent before it came
+    world.Run();
+    group.CompleteStep();
+  }
+  world.Run();
+  EXPECT_EQ(late.heard->tokens[0].size(), 1u);
+  world.Settle();
+  std::map<uint32_t, size_t> last;  // decode of a slot
+  for (size_t step = 0; step < group.log.size(); ++step) {
+    size_t decodes = 0;
+    for (const PlanRow& row : group.log[step].rows) {
+      if (!row.tokens.empty()) continue;
+      ++decodes;
+      if (step > 6 && step < before) {
+        EXPECT_LE(step - last[row.slot.value], 3u) << step;
+      }
+      last[row.slot.value] = step;
+    }
+    EXPECT_LE(decodes, 2u);
+    if (step > 6 && step < before) {
+      EXPECT_EQ(decodes, 2u);
+    }
+  }
+  sent.push_back(late);
+  for (const World::Sent& s : sent) world.ExpectRight(s);
+  world.ExpectClean();
+}
+
 TEST(EngineSteps, TokensAfterAStopAreNeitherDeliveredCountedNorKept) {
   World world;
   FakeGroup& group = world.AddGroup("g");

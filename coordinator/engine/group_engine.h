@@ -31,6 +31,9 @@ struct PoolOptions {
   double kv_floor = 0.1;  // of the pages: what loads leave to KV
   double adapter_floor = 0.05;
   uint64_t prefetch_bytes = uint64_t{1} << 30;  // of adapters fetched and not on the device yet
+  // A step. More sequences may run: they take turns, so that a new one's prompt waits for none of
+  // them to end. 0: as many as run.
+  uint32_t max_decode_rows = 0;
 };
 
 struct GroupConfig {
@@ -220,6 +223,7 @@ class GroupEngine {
   std::vector<SequenceSlot> free_slots_;
   std::vector<SequenceSlot> to_release_;
   std::vector<Sequence*> view_running_, view_waiting_;
+  Order decode_turn_ = 0;  // of the last step sent
   std::map<Digest, AdapterFootprint> wanted_pins_;
   uint32_t wanted_pin_pages_ = 0;
   std::set<Digest> pinned_;  // of the wanted ones, and of those before, that took effect

@@ -28,6 +28,7 @@ void GroupEngine::ReserveLoads() {
 SchedulerView GroupEngine::MakeView(const std::function<bool(const Sequence&)>& may_run) {
   SchedulerView view;
   view.limits = {.max_num_seqs = config_.limits.max_num_seqs,
+                 .max_decode_rows = config_.pool.max_decode_rows,
                  .max_num_batched_tokens = config_.limits.max_num_batched_tokens,
                  .page_tokens = config_.report.geometry.page_tokens};
   view.floors = floors_;
@@ -36,6 +37,7 @@ SchedulerView GroupEngine::MakeView(const std::function<bool(const Sequence&)>& 
   view.free_pages = pages_.free_pages();
   view.free_for_loads = pages_.free_for_loads();
   view.free_slots = static_cast<uint32_t>(free_slots_.size());
+  view.decode_turn = decode_turn_;
   adapters_.FillView(view);
   view_running_ = running_;
   for (const Sequence* s : view_running_) {

@@ -73,6 +73,7 @@ void GroupEngine::Apply(const Decision& decision) {
       AddRow(plan, step, sequence, row);
     }
     SendStep(std::move(plan), std::move(step));
+    decode_turn_ = decision.decode_turn;
   }
   for (const Decision::Reserve& r : decision.reserve) adapters_.Reserve(r.load, r.pages);
 }

@@ -17,9 +17,11 @@ class Planner {
       : view_(view),
         pages_(view, decision_),
         result_bytes_(view.limits.max_result_bytes),
-        granted_(view.running.size()) {}
+        granted_(view.running.size()),
+        barred_(view.running.size()) {}
 
   Decision Run() {
+    TakeTurns();
     SplitBudget();
     for (size_t i = 0; i < view_.running.size(); ++i) {
       pages_.ServeLoadsBefore(view_.running[i].order);
@@ -41,10 +43,29 @@ class Planner {
 
   static uint32_t Remaining(const RunningView& r) { return r.length - r.computed; }
 
+  void TakeTurns() {
+    std::vector<size_t> decodes;  // by order
+    for (size_t i = 0; i < view_.running.size(); ++i) {
+      barred_[i] = view_.running[i].barred;
+      if (Remaining(view_.running[i]) == 1 && !barred_[i]) decodes.push_back(i);
+    }
+    decision_.decode_turn = view_.decode_turn;
+    const size_t most = view_.limits.max_decode_rows;
+    if (most == 0 || decodes.size() <= most) return;
+    const auto order = [this](size_t i) { return view_.running[i].order; };
+    const auto first = std::find_if(decodes.begin(), decodes.end(),
+                                    [&](size_t i) { return order(i) > view_.decode_turn; });
+    std::rotate(decodes.begin(), first, decodes.end());
+    decision_.decode_turn = order(decodes[most - 1]);
+    for (size_t i = most; i < decodes.size(); ++i) barred_[decodes[i]] = true;
+  }
+
   // Decodes come first: prompts share what they leave of the step's tokens.
   void SplitBudget() {
     uint32_t decodes = 0;
-    for (const RunningView& r : view_.running) decodes += Remaining(r) == 1 && !r.barred;
+    for (size_t i = 0; i < view_.running.size(); ++i) {
+      decodes += Remaining(view_.running[i]) == 1 && !barred_[i];
+    }
     decode_budget_ = std::min(decodes, view_.limits.max_num_batched_tokens);
     prefill_budget_ = view_.limits.max_num_batched_tokens - decode_budget_;
   }
@@ -65,18 +86,18 @@ class Planner {
     const uint32_t remaining = Remaining(r);
     if (remaining == 0) return;
     uint32_t& budget = remaining == 1 ? decode_budget_ : prefill_budget_;
-    const uint32_t chunk = r.barred ? std::min(remaining, view_.limits.max_num_batched_tokens)
-                                    : CutToResult(std::min(remaining, budget), r.token_bytes);
+    const uint32_t chunk = barred_[i] ? std::min(remaining, view_.limits.max_num_batched_tokens)
+                                      : CutToResult(std::min(remaining, budget), r.token_bytes);
     if (chunk == 0) return;
     const uint32_t page_tokens = view_.limits.page_tokens;
     const uint32_t wanted = PagesFor(r.computed + chunk, page_tokens);
     const uint32_t need = wanted > r.pages ? wanted - r.pages : 0;
     // For a row that is not sent nobody's work is thrown away.
-    if (need > pages_.free()) pages_.MakeRoom(r.order, need, /*may_preempt=*/!r.barred);
+    if (need > pages_.free()) pages_.MakeRoom(r.order, need, /*may_preempt=*/!barred_[i]);
     if (need > pages_.free()) {
       // Pages of dropped adapters are on their way: the sequence sits this step out. So does a
       // barred one, for which what there is is set aside.
-      if (r.barred) {
+      if (barred_[i]) {
         pages_.ClaimUpTo(need);
       } else if (!pages_.Claim(need)) {
         pages_.GiveWay(i);  // MakeRoom preempted all behind it
@@ -84,7 +105,7 @@ class Planner {
       return;
     }
     pages_.TakeForStep(need);
-    if (r.barred) return;
+    if (barred_[i]) return;
     TakeResult(chunk, r.token_bytes);
     budget -= chunk;
     granted_[i] = {chunk, need};
@@ -158,6 +179,7 @@ class Planner {
   uint64_t result_bytes_;  // left for prompt logprobs
   bool results_ = false;   // some are in the step
   std::vector<Grant> granted_;
+  std::vector<bool> barred_;  // by the view, or it sits this step out
   uint32_t decode_budget_ = 0, prefill_budget_ = 0;
 };
 

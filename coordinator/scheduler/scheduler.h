@@ -23,6 +23,9 @@ constexpr uint64_t LogprobBytes(uint64_t k) { return 12 + 12 * k; }
 
 struct ScheduleLimits {
   uint32_t max_num_seqs = 64;
+  // A step; of more the others wait for their turn, so that a new one's prompt waits for none of
+  // them to end. 0: as many as run.
+  uint32_t max_decode_rows = 0;
   uint32_t max_num_batched_tokens = 2048;
   uint32_t page_tokens = 16;
   uint32_t max_new_sequences = 64;                    // a plan: keeps its bytes bounded
@@ -86,6 +89,7 @@ struct SchedulerView {
   uint32_t pages_coming = 0;                   // of adapters that are being dropped
   uint32_t spare_pages = 0;                    // to be free, or coming, for loads to come
   uint32_t free_slots = 0;
+  Order decode_turn = 0;  // of the last step sent: `Decision::decode_turn`
 };
 
 struct RowDecision {
@@ -107,10 +111,12 @@ struct Decision {
     uint32_t pages = 0;
   };
   std::vector<Reserve> reserve;
+  Order decode_turn = 0;  // the last of the decodes whose turn it was; the next step begins behind
 };
 
-// Tokens go to decodes first, then to prompts in chunks; those of prompts with logprobs are cut to
-// `max_result_bytes`, the first one's never below a token. Pages go out by order: to running
+// Tokens go to decodes first, of more than `max_decode_rows` in turn (who sits out is as barred),
+// then to prompts in chunks; those of prompts with logprobs are cut to `max_result_bytes`, the
+// first one's never below a token. Pages go out by order: to running
 // sequences, loads and admissions alike. Who lacks pages may take those reserved for younger
 // loads and evict idle adapters that nobody older waits for; a running sequence may also preempt
 // younger ones, or gives up its own. An admission leaves a page for each that runs. A waiting

@@ -112,6 +112,47 @@ TEST(Scheduler, AWaitingOneWithoutPagesStopsYoungerAdmissions) {
   EXPECT_THAT(Schedule(view).rows, IsEmpty());
 }
 
+TEST(Scheduler, MoreDecodesThanAStepTakesTakeTurns) {
+  SchedulerView view = View(10);
+  view.limits.max_decode_rows = 2;
+  view.running = {Decoding(3, 6), Decoding(5, 5), Decoding(6, 6), Prefilling(8, 9, 4)};
+  const Row prompt{false, 3, 5, 0};
+  const auto turn = [&](Order last, bool first, bool second, bool third, Order next) {
+    view.decode_turn = last;
+    const Decision d = Schedule(view);
+    std::vector<Row> want;
+    if (first) want.push_back({false, 0, 1, 0});
+    if (second) want.push_back({false, 1, 1, 1});
+    if (third) want.push_back({false, 2, 1, 0});
+    want.push_back(prompt);
+    EXPECT_EQ(Rows(d), want) << last;
+    EXPECT_EQ(d.decode_turn, next) << last;
+  };
+  turn(0, true, true, false, 5);
+  turn(5, true, false, true, 3);
+  turn(3, false, true, true, 6);
+  turn(6, true, true, false, 5);
+  turn(4, false, true, true, 6);  // whose turn it was has ended
+  view.running[0].barred = true;  // two are left: both, and the turn stays
+  turn(6, false, true, true, 6);
+  view.running[0].barred = false;
+  view.limits.max_decode_rows = 0;
+  turn(5, true, true, true, 5);
+}
+
+TEST(Scheduler, WhoSitsOutKeepsItsPlaceInTheOrderOfPages) {
+  SchedulerView view = View(1);
+  view.limits.max_decode_rows = 1;
+  view.decode_turn = 1;
+  view.running = {Decoding(1, 5), Decoding(2, 5)};
+  Decision d = Schedule(view);
+  EXPECT_THAT(Rows(d), IsEmpty());
+  EXPECT_THAT(d.preempt, ElementsAre(1));  // the page is the first one's
+  view.free_pages = view.free_for_loads = 2;
+  d = Schedule(view);
+  EXPECT_THAT(Rows(d), ElementsAre(Row{false, 1, 1, 1}));
+}
+
 TEST(Scheduler, AdmissionNeedsRoomForTheFirstTokenToo) {
   SchedulerView view = View(2);
   view.waiting = {Waiting(1, 8)};

@@ -97,6 +97,7 @@ class TraceSim : public testing::Test {
   static WorldOptions Options() {
     WorldOptions options;
     options.limits = {.max_model_len = 256, .max_num_seqs = kSlots, .max_num_batched_tokens = 256};
+    options.pool.max_decode_rows = kSequences;
     options.prepare = [](FakeGroup& group) { group.loads_by_layer = true; };
     return options;
   }

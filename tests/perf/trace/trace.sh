@@ -5,7 +5,7 @@
 #
 # usage: tests/perf/trace/trace.sh BIN_DIR MODEL_DIR OUT_DIR [flags of lora-bench trace, as --rounds 5]
 #   RANKS=8 or "8 16 64" ADAPTERS=1000 FIT=64 SEQS=64 RESIDENT=8 MIN_LENGTH=8 MAX_LENGTH=512 PYTHON=python3 DEVICE=cuda
-#   SLOTS=sequences that may run; default 3/16 more than SEQS, for bursts
+#   SLOTS=sequences that may run, of which SEQS decode in a step; default 3/16 more
 #   THREADS=of the worker: 1 where others share the cores
 #   ADAPTER=folder of one adapter, else a random one is made · SCRATCH=folder for what is large
 set -euo pipefail
@@ -29,7 +29,7 @@ NUM_PAGES=$((${FIT:-64} * pages + kv + 1))
 width=$([ "${DEVICE:-cuda}" = cuda ] && echo 2 || echo 4)
 since "an adapter takes $pages pages; $NUM_PAGES pages, of them $kv for KV and 1 for scratch"
 start_coordinator --max-model-len $((2 * most)) --max-num-seqs "${SLOTS:-$((seqs + seqs * 3 / 16))}" \
-  --max-queue 10000
+  --max-decode-rows "$seqs" --max-queue 10000
 start_worker --page-tokens $page_tokens \
   --host-cache-bytes $(((count + 8) * pages * elements * width)) \
   ${THREADS:+--threads "$THREADS"}
