@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -24,10 +25,14 @@ class ColdRig {
   uint64_t adapter_bytes() const { return layout_->row_bytes(0); }
   // Seconds of one copy of as many bytes from pinned memory.
   absl::StatusOr<double> CopySeconds();
+  // The same of its pages in the host cache, those side by side as one piece.
+  absl::StatusOr<double> CopyImageSeconds(int adapter);
   // Seconds until an image is in the host cache.
   absl::StatusOr<double> Stage(int adapter);
   // Seconds from the order to the outcome.
   absl::StatusOr<double> Load(int adapter);
+  // Of them, in the last Load: until the order had returned.
+  double order_seconds() const { return order_seconds_; }
   absl::Status Drop(int adapter);
   // Seconds to the first token of a prompt with the adapter; cold: the load is ordered with it, and
   // has ended when this returns. After a while of rest: the device's clocks depend on what it did
@@ -51,6 +56,7 @@ class ColdRig {
   LoadAdapter LoadOf(int adapter) const;
   absl::StatusOr<CommandId> Begin(decltype(Command::kind) kind);
   absl::Status Run(StepPlan plan);
+  absl::StatusOr<double> SecondsOf(std::span<const CopyRun> runs);
   // Starts, settles and drops as what is under way allows.
   absl::Status TurnLoads();
 
@@ -71,6 +77,7 @@ class ColdRig {
   uint64_t commands_ = 0;
   uint32_t position_ = 0;  // of the decoding rows
   std::optional<CommandId> loading_;
+  double order_seconds_ = 0;
   int loads_beside_ = 0;
   int64_t taken_off_ = 0;
 };

@@ -9,8 +9,14 @@
 namespace rootstock {
 namespace {
 
-absl::Status CheckPages(const AdapterLayout& layout, const PageGeometry& geometry,
-                        const std::vector<PageId>& pages) {
+size_t SitesBytes(int num_layers) {
+  return size_t{kNumLoraViews} * num_layers * kAllModules.size() * sizeof(LoraSite);
+}
+
+}  // namespace
+
+absl::Status DeviceAdapter::CheckPages(const AdapterLayout& layout, const PageGeometry& geometry,
+                                       const std::vector<PageId>& pages) {
   if (pages.size() != layout.num_pages()) {
     return InvalidField(Reason::kInvalidArgument, "pages", absl::StrCat(pages.size()),
                         absl::StrCat("the adapter takes ", layout.num_pages(), " pages"));
@@ -23,12 +29,6 @@ absl::Status CheckPages(const AdapterLayout& layout, const PageGeometry& geometr
   }
   return absl::OkStatus();
 }
-
-size_t SitesBytes(int num_layers) {
-  return size_t{kNumLoraViews} * num_layers * kAllModules.size() * sizeof(LoraSite);
-}
-
-}  // namespace
 
 // Each entry in the view that reads it. The tables hold offsets of rows, in device memory.
 void DeviceAdapter::FillSites(const AdapterLayout& layout, const LoraSpec& lora, int tp_rank,
@@ -55,11 +55,12 @@ size_t DeviceAdapter::TableBytes(const AdapterLayout& layout, int num_layers, in
   return SitesBytes(num_layers) + layout.rows(tp_rank).size() * sizeof(uint32_t);
 }
 
-absl::StatusOr<std::unique_ptr<DeviceAdapter>> DeviceAdapter::Make(
-    const AdapterLayout& layout, const LoraSpec& lora, int num_layers, int tp_rank,
-    const PageGeometry& geometry, std::vector<PageId> pages, std::shared_ptr<std::byte> tables,
-    std::byte* image) {
-  RETURN_IF_ERROR(CheckPages(layout, geometry, pages));
+std::unique_ptr<DeviceAdapter> DeviceAdapter::Make(const AdapterLayout& layout,
+                                                   const LoraSpec& lora, int num_layers,
+                                                   int tp_rank, const PageGeometry& geometry,
+                                                   std::vector<PageId> pages,
+                                                   std::shared_ptr<std::byte> tables,
+                                                   std::byte* image) {
   std::unique_ptr<DeviceAdapter> adapter(new DeviceAdapter);
   adapter->layout_id_ = layout.id();
   adapter->fully_sharded_ =
@@ -93,8 +94,8 @@ absl::StatusOr<std::unique_ptr<DeviceAdapter>> DeviceAdapter::Create(
   const auto owner = std::make_shared<DeviceBuffer>(std::move(memory));
   std::shared_ptr<std::byte> tables(owner, owner->data());
   ASSIGN_OR_RETURN(std::byte * staged, device.Stage(tables.get(), bytes));
-  ASSIGN_OR_RETURN(auto adapter, Make(layout, lora, num_layers, tp_rank, geometry, std::move(pages),
-                                      std::move(tables), staged));
+  auto adapter = Make(layout, lora, num_layers, tp_rank, geometry, std::move(pages),
+                      std::move(tables), staged);
   RETURN_IF_ERROR(device.WriteBack());
   return adapter;
 }

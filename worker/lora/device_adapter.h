@@ -18,19 +18,23 @@ namespace rootstock {
 // One tp_rank's view of an adapter; owns the tables, not the pages. *Immutable, thread-safe.*
 class DeviceAdapter {
  public:
-  // pages: layout.num_pages() of them, in order. kInvalidArgument for another count or a page out
-  // of range; RESOURCE_EXHAUSTED when the device has no place for the tables.
+  // pages: layout.num_pages() of them, in order. Errors of CheckPages; RESOURCE_EXHAUSTED when the
+  // device has no place for the tables.
   static absl::StatusOr<std::unique_ptr<DeviceAdapter>> Create(
       const AdapterLayout& layout, const LoraSpec& lora, int num_layers, int tp_rank,
       const PageGeometry& geometry, std::vector<PageId> pages, Device& device);
+  // kInvalidArgument for another count of pages than the layout's, or one out of range.
+  static absl::Status CheckPages(const AdapterLayout& layout, const PageGeometry& geometry,
+                                 const std::vector<PageId>& pages);
   // Bytes of the tables of one adapter on tp_rank.
   static size_t TableBytes(const AdapterLayout& layout, int num_layers, int tp_rank);
-  // The same beside the steps: `tables` is device memory of TableBytes at least, to which the
-  // caller copies `image`, TableBytes long, that is written here. Errors of the pages alone.
-  static absl::StatusOr<std::unique_ptr<DeviceAdapter>> Make(
-      const AdapterLayout& layout, const LoraSpec& lora, int num_layers, int tp_rank,
-      const PageGeometry& geometry, std::vector<PageId> pages, std::shared_ptr<std::byte> tables,
-      std::byte* image);
+  // The same beside the steps, of pages that CheckPages took: `tables` is device memory of
+  // TableBytes at least, to which the caller copies `image`, TableBytes long, that is written here.
+  static std::unique_ptr<DeviceAdapter> Make(const AdapterLayout& layout, const LoraSpec& lora,
+                                             int num_layers, int tp_rank,
+                                             const PageGeometry& geometry,
+                                             std::vector<PageId> pages,
+                                             std::shared_ptr<std::byte> tables, std::byte* image);
   DeviceAdapter(const DeviceAdapter&) = delete;
   DeviceAdapter& operator=(const DeviceAdapter&) = delete;
 

@@ -44,6 +44,12 @@ class HostBlocks {
   std::set<std::byte*> free_;
 };
 
+// Of an image: pages that hold rows up to each layer [num_layers], and the bytes used of the last.
+struct LayerEnds {
+  std::vector<uint32_t> pages;
+  uint32_t last_page_bytes = 0;
+};
+
 // One adapter in page layout on this tp_rank. Owns its memory: blocks of the cache, or where the
 // cache has no room, memory of its own. Written by whoever builds it, then immutable.
 class HostImage {
@@ -61,6 +67,7 @@ class HostImage {
   // What the pages hold; filled in with them.
   std::shared_ptr<const AdapterLayout> layout;
   std::shared_ptr<const LoraSpec> lora;
+  LayerEnds ends;
 
  private:
   explicit HostImage(std::vector<DeviceBuffer> own) : own_(std::move(own)) {}

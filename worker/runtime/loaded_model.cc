@@ -19,6 +19,8 @@ constexpr uint64_t kDummySeed = 1;
 constexpr uint32_t kFewestPages = 2;
 // Where steps leave the host's cores idle.
 constexpr int kGpuBuildThreads = 4;
+// A third of a millisecond: threads that rest take 0.1 ms and more to wake up.
+constexpr uint32_t kGpuOrderedBytes = 16 << 20;
 // For kernels and libraries that are loaded at their first use.
 constexpr uint64_t kReserveBytes = uint64_t{512} << 20;
 constexpr uint64_t kReserveShare = 256;
@@ -130,6 +132,7 @@ absl::Status LoadedModel::MakeLoader(const PageGeometry& geometry, AdapterTiers 
   parts.cache = host_cache_.get();
   parts.read = std::move(tiers.read);
   parts.build_threads = backend_.asynchronous ? kGpuBuildThreads : 1;
+  parts.ordered_bytes = backend_.asynchronous ? kGpuOrderedBytes : 0;
   loader_ = std::make_unique<TierLoader>(std::move(parts));
   return absl::OkStatus();
 }

@@ -6,6 +6,7 @@
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/layout/adapter_image.h"
+#include "common/layout/row_padding.h"
 #include "common/lora/canonical.h"
 
 namespace rootstock {
@@ -71,10 +72,11 @@ void TierLoader::Start(CommandId id, std::shared_ptr<Job> job) {
     return;
   }
   if (job->load.has_value()) {
+    const bool alone = busy_ == 0 && to_copy_.empty();
     lock.unlock();
     Copy copy{std::move(job), std::move(image)};
     // Here: a step that is ordered next need not wait for the copying thread to wake up.
-    Begin(copy);
+    Begin(alone ? parts_.ordered_bytes : 0, copy);
     lock.lock();
     to_copy_.push_back(std::move(copy));
     lock.unlock();
@@ -145,6 +147,27 @@ absl::StatusOr<std::shared_ptr<HostImage>> TierLoader::MakeRoom(uint32_t num_pag
   return loose;
 }
 
+LayerEnds TierLoader::EndsOf(const AdapterLayout& layout, int tp_rank, int num_layers) {
+  LayerEnds out;
+  out.pages.resize(num_layers);
+  const auto& rows = layout.rows(tp_rank);
+  uint32_t last_page = 0;
+  for (const LayoutEntry& entry : layout.entries(tp_rank)) {
+    const size_t row_bytes =
+        (entry.elements.size() * DTypeBytes(layout.dtype()) + kRowPadding - 1) / kRowPadding *
+        kRowPadding;
+    if (entry.ranks.size() == 0 || row_bytes == 0) continue;
+    const RowPlace& last = rows[entry.first_row + entry.ranks.size() - 1];
+    out.pages[entry.layer] = std::max(out.pages[entry.layer], last.page + 1);
+    if (last.page > last_page) out.last_page_bytes = 0;
+    last_page = std::max(last_page, last.page);
+    const auto end = static_cast<uint32_t>(last.offset + row_bytes);
+    if (last.page == last_page) out.last_page_bytes = std::max(out.last_page_bytes, end);
+  }
+  for (int l = 1; l < num_layers; ++l) out.pages[l] = std::max(out.pages[l], out.pages[l - 1]);
+  return out;
+}
+
 absl::StatusOr<TierLoader::Image> TierLoader::Build(const HostImageKey& key, LoraSharding sharding,
                                                     bool for_load) {
   ASSIGN_OR_RETURN(const HeldBytes held, parts_.read(key.digest));
@@ -160,6 +183,7 @@ absl::StatusOr<TierLoader::Image> TierLoader::Build(const HostImageKey& key, Lor
   ASSIGN_OR_RETURN(const std::shared_ptr<HostImage> image, MakeRoom(layout.num_pages(), for_load));
   if (image == nullptr) return Image();
   RETURN_IF_ERROR(WriteAdapterRows(content, layout, parts_.tp_rank, image->pages()));
+  image->ends = EndsOf(layout, parts_.tp_rank, parts_.spec.num_layers);
   image->layout = std::make_shared<AdapterLayout>(std::move(layout));
   image->lora = std::make_shared<LoraSpec>(content.spec());
   if (image->in_cache()) parts_.cache->Insert(key, image, /*wanted=*/!for_load);

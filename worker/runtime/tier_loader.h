@@ -37,6 +37,9 @@ struct LoaderParts {
   // *Thread-safe.*
   std::function<absl::StatusOr<HeldBytes>(const Digest&)> read;
   int build_threads = 1;
+  // Of a load beside no other, enqueued with its order: what a device copies while the copying
+  // thread wakes up. The first layers are always.
+  uint32_t ordered_bytes = 0;
 };
 
 // Building threads make images, one copying thread brings them to pages in the order of loads; what
@@ -76,13 +79,6 @@ class TierLoader : public AdapterLoader {
     std::vector<CopyLane::Mark> layers;  // of those that are enqueued
     int followed = -1;                   // the last layer that a step was told to follow
   };
-  // Pages of tp_rank that hold rows up to each layer [num_layers], and the bytes used of the last.
-  struct LayerEnds {
-    std::vector<uint32_t> pages;
-    uint32_t last_page_bytes = 0;
-  };
-  static LayerEnds EndsOf(const AdapterLayout& layout, int tp_rank, int num_layers);
-
   using Waiters = std::vector<std::pair<CommandId, std::shared_ptr<Job>>>;
   // A load from when its image is there.
   struct Copy {
@@ -92,7 +88,6 @@ class TierLoader : public AdapterLoader {
     bool begun = false;
     absl::Status status;
     StagedTables tables;  // on the host
-    LayerEnds ends;
     int layer = 0;
     uint32_t page = 0;
     uint64_t bytes = 0;
@@ -104,15 +99,16 @@ class TierLoader : public AdapterLoader {
   void BuildLoop();
   absl::StatusOr<Image> Build(const HostImageKey& key, LoraSharding sharding, bool for_load);
   absl::StatusOr<std::shared_ptr<HostImage>> MakeRoom(uint32_t num_pages, bool for_load);
+  static LayerEnds EndsOf(const AdapterLayout& layout, int tp_rank, int num_layers);
   // With mutex_ held.
   void EndBuild(const HostImageKey& key, const absl::StatusOr<Image>& image);
 
   void CopyLoop();
   void StartCopy(Copy copy);
-  // Tables and the first group of layers; an error is kept in `copy`.
-  void Begin(Copy& copy);
+  // Tables and groups of layers, the first and as many as `bytes` take; an error is kept in `copy`.
+  void Begin(uint32_t bytes, Copy& copy);
   absl::Status EnqueueTables(Copy& copy);
-  // A step may follow each.
+  // A step may follow each. The tables go with the first.
   absl::Status EnqueueGroup(Copy& copy);
   absl::Status CopyPagesTo(uint32_t end, Copy& copy);
 

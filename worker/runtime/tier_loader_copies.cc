@@ -3,37 +3,15 @@
 #include <utility>
 
 #include "common/base/status.h"
-#include "common/layout/row_padding.h"
 #include "worker/runtime/tier_loader.h"
 
 namespace rootstock {
 namespace {
 
 // Between marks at most: a fraction of a millisecond. Each costs the copies some microseconds.
-constexpr uint32_t kGroupBytes = 8 << 20;
+constexpr uint32_t kGroupBytes = 16 << 20;
 
 }  // namespace
-
-TierLoader::LayerEnds TierLoader::EndsOf(const AdapterLayout& layout, int tp_rank, int num_layers) {
-  LayerEnds out;
-  out.pages.resize(num_layers);
-  const auto& rows = layout.rows(tp_rank);
-  uint32_t last_page = 0;
-  for (const LayoutEntry& entry : layout.entries(tp_rank)) {
-    const size_t row_bytes =
-        (entry.elements.size() * DTypeBytes(layout.dtype()) + kRowPadding - 1) / kRowPadding *
-        kRowPadding;
-    if (entry.ranks.size() == 0 || row_bytes == 0) continue;
-    const RowPlace& last = rows[entry.first_row + entry.ranks.size() - 1];
-    out.pages[entry.layer] = std::max(out.pages[entry.layer], last.page + 1);
-    if (last.page > last_page) out.last_page_bytes = 0;
-    last_page = std::max(last_page, last.page);
-    const auto end = static_cast<uint32_t>(last.offset + row_bytes);
-    if (last.page == last_page) out.last_page_bytes = std::max(out.last_page_bytes, end);
-  }
-  for (int l = 1; l < num_layers; ++l) out.pages[l] = std::max(out.pages[l], out.pages[l - 1]);
-  return out;
-}
 
 void TierLoader::CopyLoop() {
   std::unique_lock lock(mutex_);
@@ -51,7 +29,7 @@ void TierLoader::CopyLoop() {
 
 // The image and the tables stay until the copies have run, or failed.
 void TierLoader::StartCopy(Copy copy) {
-  if (!copy.begun) Begin(copy);
+  if (!copy.begun) Begin(0, copy);
   while (copy.status.ok() && copy.layer < parts_.spec.num_layers) copy.status = EnqueueGroup(copy);
   table_memory_.Refill().IgnoreError();
   parts_.lane->NotifyWhenDone([this, copy = std::move(copy)](absl::Status status) mutable {
@@ -69,12 +47,15 @@ void TierLoader::StartCopy(Copy copy) {
   });
 }
 
-void TierLoader::Begin(Copy& copy) {
+void TierLoader::Begin(uint32_t bytes, Copy& copy) {
   copy.begun = true;
-  copy.status = EnqueueTables(copy);
+  copy.status =
+      DeviceAdapter::CheckPages(*copy.image->layout, slab_->geometry(), copy.job->load->pages);
   if (!copy.status.ok()) return;
-  copy.ends = EndsOf(*copy.image->layout, parts_.tp_rank, parts_.spec.num_layers);
-  copy.status = EnqueueGroup(copy);
+  do {
+    copy.status = EnqueueGroup(copy);
+  } while (copy.status.ok() && copy.layer < parts_.spec.num_layers &&
+           uint64_t{copy.page} * parts_.page_bytes < bytes);
 }
 
 absl::Status TierLoader::EnqueueTables(Copy& copy) {
@@ -83,10 +64,9 @@ absl::Status TierLoader::EnqueueTables(Copy& copy) {
   const size_t bytes = DeviceAdapter::TableBytes(layout, num_layers, parts_.tp_rank);
   ASSIGN_OR_RETURN(copy.tables, staging_.Take(bytes));
   ASSIGN_OR_RETURN(auto memory, table_memory_.Take(bytes));
-  ASSIGN_OR_RETURN(
-      auto adapter,
+  auto adapter =
       DeviceAdapter::Make(layout, *copy.image->lora, num_layers, parts_.tp_rank, slab_->geometry(),
-                          copy.job->load->pages, std::move(memory), copy.tables->data()));
+                          copy.job->load->pages, std::move(memory), copy.tables->data());
   const CopyRun run{adapter->tables(), copy.tables->data(), bytes};
   RETURN_IF_ERROR(parts_.lane->Copy({&run, 1}));
   copy.bytes += bytes;
@@ -100,14 +80,15 @@ absl::Status TierLoader::EnqueueTables(Copy& copy) {
 }
 
 // A group of layers is as large as all before it, up to kGroupBytes: the first layer can be used at
-// once, and the rest is copied in a few pieces.
+// once, and the rest is copied in a few pieces. Tables are made while the first group is copied.
 absl::Status TierLoader::EnqueueGroup(Copy& copy) {
-  const std::vector<uint32_t>& ends = copy.ends.pages;
+  const std::vector<uint32_t>& ends = copy.image->ends.pages;
   const uint32_t most = std::max(1u, kGroupBytes / parts_.page_bytes);
   const uint32_t end_page = std::max(ends[copy.layer], copy.page + std::min(copy.page, most));
   int end = copy.layer + 1;
   while (end < parts_.spec.num_layers && ends[end] <= end_page) ++end;
   RETURN_IF_ERROR(CopyPagesTo(ends[end - 1], copy));
+  if (copy.layer == 0) RETURN_IF_ERROR(EnqueueTables(copy));
   ASSIGN_OR_RETURN(const CopyLane::Mark mark, parts_.lane->MakeMark());
   {
     std::lock_guard lock(mutex_);
@@ -119,10 +100,11 @@ absl::Status TierLoader::EnqueueGroup(Copy& copy) {
 
 // The adapter's pages up to `end`, those that lie side by side on both sides as one piece.
 absl::Status TierLoader::CopyPagesTo(uint32_t end, Copy& copy) {
+  const LayerEnds& ends = copy.image->ends;
   std::vector<CopyRun> runs;
   for (uint32_t& page = copy.page; page < end; ++page) {
-    const bool last = page + 1 == copy.ends.pages.back();
-    const size_t size = last ? copy.ends.last_page_bytes : parts_.page_bytes;
+    const bool last = page + 1 == ends.pages.back();
+    const size_t size = last ? ends.last_page_bytes : parts_.page_bytes;
     std::byte* const to = slab_->page(copy.job->load->pages[page]).data();
     const std::byte* const from = copy.image->pages()[page];
     copy.bytes += size;

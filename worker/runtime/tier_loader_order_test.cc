@@ -5,6 +5,7 @@
 #include <map>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include "common/base/status.h"
 #include "common/lora/canonical.h"
@@ -17,6 +18,7 @@ namespace {
 
 constexpr int kNumLayers = 24;
 constexpr uint32_t kLayerBytes = 512;  // of a layer's rows
+constexpr int kOrderedLayers = 4;      // copies of them are enqueued with the order
 
 // A mark holds the number of bytes copied so far. *Thread-safe.*
 class CountingLane : public CpuCopyLane {
@@ -24,7 +26,9 @@ class CountingLane : public CpuCopyLane {
   absl::Status Copy(std::span<const CopyRun> runs) override {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return !held_ || std::this_thread::get_id() == step_thread_; });
+    const uint64_t before = copied_;
     for (const CopyRun& run : runs) copied_ += run.bytes;
+    copies_.push_back(copied_ - before);
     return CpuCopyLane::Copy(runs);
   }
   absl::StatusOr<DeviceBuffer> AllocateHost(size_t bytes, const std::string& purpose) override {
@@ -53,6 +57,11 @@ class CountingLane : public CpuCopyLane {
     std::lock_guard lock(mutex_);
     return copied_;
   }
+  // Bytes of each Copy since the last call.
+  std::vector<uint64_t> TakeCopies() {
+    std::lock_guard lock(mutex_);
+    return std::exchange(copies_, {});
+  }
   // Pieces of memory by the thread that made the lane.
   int taken() const { return taken_; }
   const std::vector<uint64_t>& followed() const { return followed_; }
@@ -68,7 +77,7 @@ class CountingLane : public CpuCopyLane {
   const std::thread::id step_thread_ = std::this_thread::get_id();
   bool held_ = false;
   uint64_t copied_ = 0;
-  std::vector<uint64_t> followed_;
+  std::vector<uint64_t> copies_, followed_;
 };
 
 ModelSpec DeepModel() {
@@ -99,6 +108,7 @@ class TierLoaderOrderTest : public testing::Test {
         *HostBlocks::Create(lane_, kLayerBytes, kNumLayers * uint64_t{kLayerBytes}));
     slab_ = *Slab::Create(device_, {kNumLayers + 1, kLayerBytes, 4});
     LoaderParts parts{spec_, tp_, 0, DType::kF32, kLayerBytes, &lane_, cache_.get(), {}, 1};
+    parts.ordered_bytes = kOrderedLayers * kLayerBytes;
     parts.read = [this](const Digest&) { return Hold(content_); };
     loader_ = std::make_unique<TierLoader>(std::move(parts));
     loader_->SetSlab(slab_.get());
@@ -149,6 +159,31 @@ TEST_F(TierLoaderOrderTest, TheFirstLayersBeginWithTheOrder) {
   EXPECT_FALSE(loader_->OutcomeOf(id).has_value());
   lane_.Hold(false);
   EXPECT_TRUE(End(id).ok());
+}
+
+// A thread that rests takes a while to wake up: the device copies meanwhile, and the host makes the
+// tables meanwhile.
+TEST_F(TierLoaderOrderTest, ALoadBesideNoOtherHasMoreEnqueuedWithItsOrder) {
+  lane_.Hold(true);
+  const CommandId id(2), other(3);
+  lane_.TakeCopies();
+  BeginLoad(id);
+  const std::vector<uint64_t> alone = lane_.TakeCopies();
+  BeginLoad(other);
+  const std::vector<uint64_t> beside = lane_.TakeCopies();
+  lane_.Hold(false);
+  EXPECT_TRUE(End(id).ok() && End(other).ok());
+  EXPECT_EQ(alone, (std::vector<uint64_t>{kLayerBytes, TableBytes(), kLayerBytes,
+                                          (kOrderedLayers - 2) * kLayerBytes}));
+  EXPECT_EQ(beside, (std::vector<uint64_t>{kLayerBytes, TableBytes()}));
+}
+
+TEST_F(TierLoaderOrderTest, NothingIsCopiedToPagesThatAreTooFew) {
+  LoadAdapter load{Sha256Of(content_), layout_->id(), LoraSharding::kReplicated, {PageId(1)}};
+  lane_.TakeCopies();
+  loader_->Load(CommandId(2), load);
+  EXPECT_EQ(GetErrorDetail(End(CommandId(2)))->field, "pages");
+  EXPECT_TRUE(lane_.TakeCopies().empty());
 }
 
 // Memory is taken with locks of the driver's, for milliseconds at times.
