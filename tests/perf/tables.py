@@ -9,6 +9,7 @@ import math
 import re
 import statistics
 
+import group_tables
 import part_tables
 from bench_files import DOCS, entries, read
 from goal_rows import goal, item, of, span_of
@@ -115,7 +116,8 @@ def path_goals():
     alone = []
     for label, name in (("8B", "gpu-step-8b"), ("13B", "gpu-step-13b"), ("mixed ranks", "gpu-mixed-ranks"),
                         ("8B on two", "gpu-step-8b-tp2"), ("13B on two", "gpu-step-13b-tp2"),
-                        ("70B's share", "gpu-step-70b-share")):
+                        ("8B on four", "gpu-step-8b-tp4"), ("13B on four", "gpu-step-13b-tp4"),
+                        ("70B on four", "gpu-step-70b-tp4"), ("70B's share", "gpu-step-70b-share")):
         values = [100 * e["value"] for c, e in read(name).items() if c.endswith("idle between steps")]
         alone += [span_of(label, values, 1.0, "{:.1f}", "")] if values else []
     yield goal("", "the engine alone: share of a step beyond its forward pass, sampling counted, %", "≤ 1", alone,
@@ -149,14 +151,7 @@ def group_goals():
     for ranks in sorted({int(m[1]) for m, _ in sums}):
         yield goal(11, f"own all-reduce / NCCL, {ranks} GPUs, KiB", "≤ 0.60, above 512 ≤ 1.0",
                    [of(m[2] + ":", e) for m, e in sums if int(m[1]) == ranks], "tensor-parallel.md")
-    calls = {}
-    for case, entry in read("gpu-step-8b-tp2").items():
-        if match := re.fullmatch(r"ranks=2 replicated decode rows=64 .*?(base|adapters=\d+ r=16), (.*) calls of a step",
-                                 case):
-            calls.setdefault(match[1], {})[match[2]] = entry["value"]
-    added = [sum(v.values()) - sum(calls["base"].values()) for k, v in calls.items() if k != "base"]
-    yield goal(11, "collectives that replicated adapters add to a step", "0",
-               [item("", v, 0, form="{:.0f}") for v in added[:1]], "tensor-parallel.md")
+    yield from group_tables.goals()
 
 
 def peer_goals():
@@ -247,6 +242,16 @@ TABLES = {
     "path": part_tables.path,
     "unfused": part_tables.unfused,
     "equal-bits": part_tables.equal_bits,
+    "sums": group_tables.sums,
+    "group-8b": lambda: group_tables.steps("gpu-step-8b-tp2"),
+    "group-8b-r64": lambda: group_tables.steps_r64("gpu-step-8b-tp2"),
+    "group-13b": lambda: group_tables.steps("gpu-step-13b-tp2"),
+    "four-8b": lambda: group_tables.steps("gpu-step-8b-tp4", 4),
+    "four-13b": lambda: group_tables.steps("gpu-step-13b-tp4", 4),
+    "four-70b": lambda: group_tables.steps("gpu-step-70b-tp4", 4),
+    "share-70b": group_tables.share_70b,
+    "group-prefill": group_tables.prefill,
+    "exchanged": group_tables.exchanged,
 }
 
 
