@@ -14,15 +14,16 @@ set -euo pipefail
 preset=release output="" build=1 with=()
 while [ $# -gt 0 ]; do
   case $1 in
-    --preset) preset=${2:?--preset needs a name} && shift ;;
-    --with) with+=("${2:?--with needs a path}") && shift ;;
-    --output) output=$(realpath -m "${2:?--output needs a file}") && shift ;;
+    --preset) needs "$1" "a name" "${2-}" && preset=$2 && shift ;;
+    --with) needs "$1" "a path" "${2-}" && with+=("$2") && shift ;;
+    --output) needs "$1" "a file" "${2-}" && output=$(realpath -m "$2") && shift ;;
     --no-build) build=0 ;;
     --help) help_of "$0" && exit 0 ;;
     *) misuse "unknown option $1" ;;
   esac
   shift
 done
+preset_is_known "$preset"
 
 # What the target brings: glibc's parts, Open MPI (its own dependencies stay with it), CUDA, NCCL.
 left_to_target='^(linux-vdso|ld-linux.*|lib(c|m|mvec|pthread|dl|rt|resolv|util|anl|nsl))\.so'

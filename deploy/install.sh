@@ -17,18 +17,20 @@ set -euo pipefail
 preset=dev tests=0 bundle=0 packages=1 build=1 jobs=$(nproc) targets=()
 while [ $# -gt 0 ]; do
   case $1 in
-    --preset) preset=${2:?--preset needs a name} && shift ;;
-    --target) targets+=("${2:?--target needs a name}") && shift ;;
+    --preset) needs "$1" "a name" "${2-}" && preset=$2 && shift ;;
+    --target) needs "$1" "a name" "${2-}" && targets+=("$2") && shift ;;
     --tests) tests=1 ;;
     --bundle) bundle=1 ;;
     --no-packages) packages=0 ;;
     --no-build) build=0 ;;
-    --jobs) jobs=${2:?--jobs needs a number} && shift ;;
+    --jobs) needs "$1" "a number" "${2-}" && jobs=$2 && shift ;;
     --help) help_of "$0" && exit 0 ;;
     *) misuse "unknown option $1" ;;
   esac
   shift
 done
+whole --jobs "$jobs"
+preset_is_known "$preset"
 
 # One line a use; each is asked for by deploy/cmake/RootstockDependencies.cmake or by a script here.
 wanted_packages() {

@@ -21,6 +21,19 @@ misuse() {
   exit 2
 }
 
+# needs OPTION WHAT VALUE: ends a script whose option came without its value.
+needs() { [ -n "$3" ] || misuse "$1 needs $2"; }
+# whole OPTION VALUE [MOST]: ends it where the value is no whole number from 1.
+whole() {
+  [[ $2 =~ ^[1-9][0-9]{0,8}$ ]] && [ "$2" -le "${3:-999999999}" ] ||
+    misuse "$1 $2: must be a whole number from 1${3:+ to $3}"
+}
+# preset_is_known NAME
+preset_is_known() {
+  grep -q "{\"name\": \"$1\", \"configurePreset\"" "$ROOT/CMakePresets.json" ||
+    misuse "--preset $1: CMakePresets.json has no such preset"
+}
+
 # help_of FILE: the comment at the head of a script is its --help.
 help_of() { sed -n '2,/^[^#]/{s/^# \{0,1\}//p}' "$1"; }
 

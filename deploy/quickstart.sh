@@ -13,7 +13,6 @@
 #   --state DIR      logs, ports, registry (default: build/quickstart)
 #   --help
 set -euo pipefail
-shopt -s extglob
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 base=SmolLM2-135M-Instruct bin=$ROOT/build/dev/bin
@@ -23,16 +22,18 @@ while [ $# -gt 0 ]; do
   case $1 in
     --stop) stop=1 ;;
     --once) once=1 ;;
-    --ranks) ranks=${2:?--ranks needs a number} && shift ;;
-    --prompt) prompt=${2:?--prompt needs a text} && shift ;;
-    --max-tokens) max_tokens=${2:?--max-tokens needs a number} && shift ;;
+    --ranks) needs "$1" "a number" "${2-}" && ranks=$2 && shift ;;
+    --prompt) needs "$1" "a text" "${2-}" && prompt=$2 && shift ;;
+    --max-tokens) needs "$1" "a number" "${2-}" && max_tokens=$2 && shift ;;
     --no-install) install=0 ;;
-    --state) state=$(realpath -m "${2:?--state needs a folder}") && shift ;;
+    --state) needs "$1" "a folder" "${2-}" && state=$(realpath -m "$2") && shift ;;
     --help) help_of "$0" && exit 0 ;;
     *) misuse "unknown option $1" ;;
   esac
   shift
 done
+[ -z "$ranks" ] || whole --ranks "$ranks" 3 # as many KV heads has the model
+whole --max-tokens "$max_tokens"
 
 # Each server leads a session of its own, whose number finds every process it started.
 session_of() { cat "$state/$1.pid" 2>/dev/null; }
@@ -121,10 +122,6 @@ register_adapters() {
   done
 }
 
-case $ranks in
-  "" | [1-9]*([0-9])) ;;
-  *) misuse "--ranks $ranks: must be a positive number" ;;
-esac
 cd "$ROOT"
 if [ $stop = 1 ]; then
   stop_all

