@@ -12,6 +12,9 @@ namespace {
 
 using Json = nlohmann::json;
 
+// nlohmann's id of a number that no double holds.
+constexpr int kNumberOverflow = 406;
+
 // Counts depth and remembers the keys of every open object. One call only.
 class Checker : public nlohmann::json_sax<Json> {
  public:
@@ -30,6 +33,7 @@ class Checker : public nlohmann::json_sax<Json> {
   bool end_object() override { return Close(); }
   bool end_array() override { return Close(); }
   bool key(string_t& k) override {
+    keys_.back() = k;
     if (!open_.back().insert(k).second) {
       duplicate_ = k;
       return false;
@@ -38,31 +42,51 @@ class Checker : public nlohmann::json_sax<Json> {
     error_ = absl::StrCat("has an object of more than ", max_keys_, " keys");
     return false;
   }
-  bool parse_error(std::size_t at, const std::string&,
-                   const nlohmann::detail::exception&) override {
-    error_ = absl::StrCat("is not valid JSON (at byte ", at, ")");
+  bool parse_error(std::size_t at, const std::string& token,
+                   const nlohmann::detail::exception& error) override {
+    if (error.id == kNumberOverflow) {
+      field_ = Path();
+      value_ = token;
+      error_ = "is too large a number";
+    } else {
+      error_ = absl::StrCat("is not valid JSON (at byte ", at, ")");
+    }
     return false;
   }
 
   const std::string& error() const { return error_; }
+  // What the error is about; empty for the file.
+  const std::string& field() const { return field_; }
+  const std::string& value() const { return value_; }
   const std::string& duplicate() const { return duplicate_; }
 
  private:
   bool Open() {
     open_.emplace_back();
+    keys_.emplace_back();
     if (static_cast<int>(open_.size()) <= max_depth_) return true;
     error_ = absl::StrCat("is nested deeper than ", max_depth_);
     return false;
   }
   bool Close() {
     open_.pop_back();
+    keys_.pop_back();
     return true;
+  }
+  // "alpha_pattern[q_proj]"
+  std::string Path() const {
+    std::string path;
+    for (const std::string& key : keys_) {
+      if (!key.empty()) path += path.empty() ? key : absl::StrCat("[", key, "]");
+    }
+    return path;
   }
 
   const int max_depth_;
   const size_t max_keys_;
   std::vector<std::set<std::string>> open_;
-  std::string error_, duplicate_;
+  std::vector<std::string> keys_;  // the last one of each of open_; of arrays none
+  std::string error_, field_, value_, duplicate_;
 };
 
 absl::Status Check(const std::string& text, const std::string& name,
@@ -74,7 +98,10 @@ absl::Status Check(const std::string& text, const std::string& name,
   }
   Checker checker(limits);
   if (Json::sax_parse(text, &checker)) return absl::OkStatus();
-  if (!checker.error().empty()) return InvalidField(limits.invalid, name, "", checker.error());
+  if (!checker.error().empty()) {
+    return InvalidField(limits.invalid, checker.field().empty() ? name : checker.field(),
+                        checker.value(), checker.error());
+  }
   return InvalidField(limits.duplicate, name, checker.duplicate(), "key is given twice");
 }
 

@@ -19,7 +19,8 @@ struct StrictJsonLimits {
   Reason duplicate = Reason::kDuplicate;
 };
 
-// Parses `text`, whose file errors call `name`. kInvalidArgument with one of the limits' reasons.
+// Parses `text`, whose file errors call `name`. kInvalidArgument with one of the limits' reasons; a
+// number that no double holds is told by its keys ("alpha_pattern[q_proj]=1e999") instead.
 absl::StatusOr<nlohmann::json> ParseStrictJson(const std::string& text, const std::string& name,
                                                const StrictJsonLimits& limits);
 // The same, keys in the file's order. Finding a key is linear in their number: limit max_keys.

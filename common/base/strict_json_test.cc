@@ -40,6 +40,18 @@ TEST(StrictJson, RefusesMalformed) {
   }
 }
 
+TEST(StrictJson, ANumberTooLargeIsToldByItsKeys) {
+  for (const auto& [text, told] :
+       {std::pair<std::string, std::string>{R"({"x": {"a": [1]}, "b": 1e999})", "b=1e999"},
+        {R"({"a": {"y": 1, "x": -2e400}})", "a[x]=-2e400"},
+        {R"({"a": [{"b": 0}, {"c": 1e999}]})", "a[c]=1e999"},
+        {"[1e999]", "f.json=1e999"}}) {
+    const absl::Status status = ParseStrictJson(text, "f.json", {}).status();
+    EXPECT_EQ(status.message(), told + ": is too large a number");
+    EXPECT_EQ(GetErrorDetail(status)->reason, Reason::kConfigInvalid);
+  }
+}
+
 TEST(StrictJson, RefusesDeepAndLong) {
   EXPECT_EQ(ReasonOf(std::string(100000, '[')), Reason::kConfigInvalid);
   EXPECT_EQ(ReasonOf("[[[]]]", {.max_depth = 3}), Reason::kInternal);

@@ -29,17 +29,21 @@ const Json* Find(const Json& config, const char* field) {
 }
 
 absl::Status ReadRank(const std::string& field, const Json& v, int& out) {
-  const bool fits = v.is_number_integer() && v.get<double>() >= 1 &&
-                    v.get<double>() <= std::numeric_limits<int32_t>::max();
-  if (!fits) return Bad(field, v, "must be a whole number of at least 1");
+  if (v.is_number() && v.get<double>() > std::numeric_limits<int32_t>::max()) {
+    return Bad(field, v, "is too large a number");
+  }
+  if (!v.is_number_integer() || v.get<double>() < 1) {
+    return Bad(field, v, "must be a whole number of at least 1");
+  }
   out = v.get<int>();
   return absl::OkStatus();
 }
 
 absl::Status ReadAlpha(const std::string& field, const Json& v, double& out) {
+  if (!v.is_number()) return Bad(field, v, "must be a number");
   // What float32 can't hold would turn the scale into infinity.
-  if (!v.is_number() || !(std::abs(v.get<double>()) <= std::numeric_limits<float>::max())) {
-    return Bad(field, v, "must be a finite number");
+  if (std::abs(v.get<double>()) > std::numeric_limits<float>::max()) {
+    return Bad(field, v, "is too large a number");
   }
   out = v.get<double>();
   return absl::OkStatus();

@@ -4,13 +4,16 @@
 #include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <type_traits>
 #include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "common/base/status.h"
+#include "common/base/strict_json.h"
 #include "common/flags/flag_value.h"
 #include "coordinator/ctl/text.h"
 
@@ -226,9 +229,8 @@ absl::StatusOr<Texts> TextsOf(const std::string& key, const nlohmann::json& valu
   return texts;
 }
 
-absl::Status ApplyKey(std::string key, const nlohmann::json& value,
+absl::Status ApplyKey(const std::string& key, const nlohmann::json& value,
                       const std::vector<FlagSpec>& flags, BatchLine& line) {
-  std::replace(key.begin(), key.end(), '_', '-');
   if (key == "label" && value.is_string()) {
     line.label = value.get<std::string>();
     return absl::OkStatus();
@@ -283,14 +285,20 @@ std::vector<FlagSpec> RequestFlags(v1::GenerateRequest& request) {
 
 absl::StatusOr<BatchLine> ParseBatchLine(const std::string& text,
                                          const v1::GenerateRequest& defaults) {
-  const auto object = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const StrictJsonLimits limits = {.max_bytes = text.size(), .invalid = Reason::kInvalidArgument};
+  ASSIGN_OR_RETURN(const nlohmann::json object, ParseStrictJson(text, "line", limits));
   if (!object.is_object()) {
     return InvalidField(Reason::kInvalidArgument, "line", text, "not a JSON object");
   }
   BatchLine line{.request = defaults};
   const std::vector<FlagSpec> flags = RequestFlags(line.request);
+  std::set<std::string> given;
   for (const auto& [key, value] : object.items()) {
-    RETURN_IF_ERROR(ApplyKey(key, value, flags, line));
+    const std::string name = absl::StrReplaceAll(key, {{"_", "-"}});
+    if (!given.insert(name).second) {
+      return InvalidField(Reason::kDuplicate, "line", key, "key is given twice, also as " + name);
+    }
+    RETURN_IF_ERROR(ApplyKey(name, value, flags, line));
   }
   if (line.label.empty()) line.label = line.request.model();
   return line;

@@ -132,6 +132,10 @@ TEST(RequestFlags, ErrorsNameKeyAndValue) {
   EXPECT_THAT(Error(R"({"logit_bias": ["7"]})"), HasSubstr("logit-bias=7"));
   EXPECT_THAT(Error(R"({"temprature": 1})"), HasSubstr("temprature=1: unknown key"));
   EXPECT_THAT(Error("[1]"), HasSubstr("not a JSON object"));
+  EXPECT_THAT(Error(R"({"top_p": 1,)"), HasSubstr("line: is not valid JSON (at byte "));
+  EXPECT_THAT(Error(R"({"top_p": 1, "top_p": 0.5})"), HasSubstr("line=top_p: key is given twice"));
+  EXPECT_THAT(Error(R"({"top_p": 1, "top-p": 1})"), HasSubstr("line=top_p: key is given twice"));
+  EXPECT_THAT(Error(R"({"temperature": 1e999})"), HasSubstr("temperature=1e999: is too large"));
   EXPECT_THAT(Error(R"({"prompt_file": "/no/such"})"), HasSubstr("prompt-file=/no/such"));
 }
 
