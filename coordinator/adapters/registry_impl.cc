@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
@@ -52,6 +53,7 @@ absl::Status Registry::Impl::CheckNothingIsThere() const {
 
 absl::Status Registry::Impl::Load() {
   ASSIGN_OR_RETURN(store, RegistryStore::Open(options.data_dir));
+  const absl::Cleanup keep = [&] { store->KeepReserve(); };
   ASSIGN_OR_RETURN(const uint64_t before, store->Incarnation());
   if (before == 0) RETURN_IF_ERROR(CheckNothingIsThere());
   const auto raised = store->RaiseIncarnation();  // the first change: a full disk shows here

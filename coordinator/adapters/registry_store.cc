@@ -38,6 +38,7 @@ absl::StatusOr<std::unique_ptr<RegistryStore>> RegistryStore::Open(
     return BadData(dir,
                    errno == EWOULDBLOCK ? "another coordinator uses it" : std::strerror(errno));
   }
+  store->reserve_.GiveUp();
   ASSIGN_OR_RETURN(store->db_, SqlDatabase::Open(dir / "registry.db"));
   RETURN_IF_ERROR(Annotate(PrepareSchema(*store->db_), absl::StrCat("data=", dir.string())));
   return store;

@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "coordinator/adapters/adapter.h"
 #include "coordinator/adapters/alias.h"
+#include "coordinator/adapters/disk_reserve.h"
 #include "coordinator/adapters/sqlite.h"
 
 namespace rootstock {
@@ -31,8 +32,12 @@ class RegistryStore {
   };
 
   // FAILED_PRECONDITION when another process or registry has it open, or a later release wrote it.
+  // The disk's reserve is given up for what a start writes.
   static absl::StatusOr<std::unique_ptr<RegistryStore>> Open(const std::filesystem::path& dir);
   ~RegistryStore();
+
+  // Takes the reserve again, once the start has written all.
+  void KeepReserve() const { reserve_.Take(); }
 
   absl::StatusOr<uint64_t> Incarnation();  // 0: never raised, the tables are new
   absl::StatusOr<uint64_t> RaiseIncarnation();
@@ -80,9 +85,11 @@ class RegistryStore {
   absl::StatusOr<uint64_t> Meta(const std::string& key);
   absl::Status ChangePins(const char* sql, const PinRow& pin, bool with_group);
 
-  RegistryStore(std::filesystem::path dir, int lock) : dir_(std::move(dir)), lock_(lock) {}
+  RegistryStore(std::filesystem::path dir, int lock)
+      : dir_(std::move(dir)), lock_(lock), reserve_(dir_ / "reserve") {}
   const std::filesystem::path dir_;
   const int lock_;  // descriptor
+  const DiskReserve reserve_;
   std::unique_ptr<SqlDatabase> db_;
 };
 

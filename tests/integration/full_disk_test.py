@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import signal
 import subprocess
 import unittest
 
@@ -10,7 +11,7 @@ import rig
 
 MODEL = rig.CASES / "models/tiny-llama"
 BEFORE, LATER = "ok-plain-qv", "ok-all-linear"
-DISK_BYTES = 1 << 20
+DISK_BYTES = 2 << 20
 PAGE = 4096
 
 
@@ -19,27 +20,26 @@ def setUpModule():
 
 
 @contextlib.contextmanager
-def full(disk):
-    """Nothing but one page is left of it meanwhile."""
+def full(disk, left=PAGE):
+    """No more bytes are left of it meanwhile."""
     ballast = disk / "ballast"
     with open(ballast, "wb", buffering=0) as out:
         with contextlib.suppress(OSError):
             while True:
                 out.write(bytes(PAGE))
-        out.truncate(out.tell() - PAGE)
+        out.truncate(out.tell() - left)
     try:
         yield
     finally:
         ballast.unlink()
 
 
-class FullDisk(unittest.TestCase):
-    def setUp(self):
-        self.cluster = cluster = rig.Cluster(MODEL)
-        data = cluster.folder / "data"
-        self.blobs, self.uploads = data / "blobs", data / "uploads"
-        self.node = cluster.folder / "g0.cache"
-        for disk in (self.blobs, self.uploads, self.node):
+class Disks(unittest.TestCase):
+    """A cluster some of whose folders are small disks."""
+
+    def serve(self, cluster, *disks):
+        self.cluster = cluster
+        for disk in disks:
             disk.mkdir(parents=True)
             subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "none", disk],
                            check=True)
@@ -54,10 +54,22 @@ class FullDisk(unittest.TestCase):
         answer = self.cluster.generate(name, probe["prompt"], len(probe["greedy"]))
         self.assertEqual(answer.tokens, probe["greedy"], answer.errors)
 
+    def check_reason(self, answer, code):
+        self.assertEqual((answer.code, answer.error["code"], answer.error["reason"]),
+                         (1, code, "no_space"), answer.errors)
+
+
+class FullDisk(Disks):
+    def setUp(self):
+        cluster = rig.Cluster(MODEL)
+        data = cluster.folder / "data"
+        self.blobs, self.uploads = data / "blobs", data / "uploads"
+        self.node = cluster.folder / "g0.cache"
+        self.serve(cluster, self.blobs, self.uploads, self.node)
+
     def check_refused(self, answer, name):
         """Told why, and nothing but this adapter has suffered."""
-        self.assertEqual((answer.code, answer.error["code"], answer.error["reason"]),
-                         (1, "RESOURCE_EXHAUSTED", "no_space"), answer.errors)
+        self.check_reason(answer, "RESOURCE_EXHAUSTED")
         self.assertIn("No space left on device", answer.errors)
         self.assertEqual(self.cluster.generate(name, [1], 1).error["code"], "NOT_FOUND")
         self.check_answers(BEFORE, BEFORE)
@@ -78,8 +90,7 @@ class FullDisk(unittest.TestCase):
         self.assertEqual(self.cluster.register("later", case).code, 0)
         with full(self.node):
             refused = self.cluster.generate("later", [1], 1)
-            self.assertEqual((refused.code, refused.error["code"], refused.error["reason"]),
-                             (1, "UNAVAILABLE", "no_space"))
+            self.check_reason(refused, "UNAVAILABLE")
             self.assertRegex(refused.errors, "adapter=later: could not be loaded: .* disk is full")
             self.check_answers(BEFORE, BEFORE)
             self.assertEqual(self.cluster.generate("base", [1], 1).code, 0)
@@ -102,6 +113,32 @@ class FullDisk(unittest.TestCase):
         self.check_answers("later", LATER)
         self.assertEqual(list(self.uploads.iterdir()), [])
         self.assertEqual(self.cluster.metric("adapter_upload_total", result="ok"), 1)
+
+
+class FullRegistryDisk(Disks):
+    def setUp(self):
+        cluster = rig.Cluster(MODEL)
+        self.data = cluster.folder / "data"
+        self.serve(cluster, self.data)
+
+    def test_a_start(self):
+        case = rig.CASES / "adapters" / LATER
+        for number, end in enumerate((signal.SIGTERM, signal.SIGKILL)):
+            self.cluster.coordinator.send(end)
+            self.cluster.coordinator.wait()
+            with full(self.data, left=0):
+                self.cluster.start()
+                self.cluster.wait_ready()
+                self.check_answers(BEFORE, BEFORE)
+                self.check_reason(self.cluster.register(f"later{number}", case),
+                                  "RESOURCE_EXHAUSTED")
+                # As often as need be: what the start wrote is what the reserve lacks now.
+                self.cluster.coordinator.send(end)
+                self.cluster.coordinator.wait()
+                self.cluster.start()
+            self.cluster.wait_ready()
+            self.assertEqual(self.cluster.register(f"later{number}", case).code, 0)
+            self.check_answers(f"later{number}", LATER)
 
 
 if __name__ == "__main__":
