@@ -32,14 +32,42 @@ struct FreeList {
 struct Exchange {
   const HttpClient::Handlers* handlers;
   const std::atomic<bool>* cancelled;
-  std::chrono::nanoseconds stall_timeout;
+  const ObjectStoreOptions* options;
   CURL* handle;
   HttpClient::Answer answer;
   absl::Status handler_error;
   bool head_given = false;
+  using Time = std::chrono::steady_clock::time_point;
+  const Time began = std::chrono::steady_clock::now();
   curl_off_t moved = 0;  // bytes of both directions, at `moved_at`
-  std::chrono::steady_clock::time_point moved_at = std::chrono::steady_clock::now();
-  bool stalled = false;
+  Time moved_at = began;
+  curl_off_t counted = 0;  // of `moved`, before `counted_at`
+  Time counted_at = began;
+  std::string stalled;  // why it is ended
+
+  // Why this is no transfer that goes on; empty: it does. A disk that takes long is not the
+  // store's.
+  std::string WhyStalled(Time now) {
+    const absl::Duration still = absl::FromChrono(now - moved_at);
+    const absl::Duration total = absl::FromChrono(now - began);
+    const absl::Duration window = absl::FromChrono(now - counted_at);
+    if (still >= options->stall_timeout) {
+      return absl::StrCat("no byte came for ", absl::FormatDuration(options->stall_timeout));
+    }
+    if (total >= options->total_timeout) {
+      return absl::StrCat("it was not over after ", absl::FormatDuration(options->total_timeout));
+    }
+    if (window < options->least_bytes_within) return "";
+    const auto came = static_cast<uint64_t>(moved - counted);
+    if (came < options->least_bytes) {
+      return absl::StrCat("only ", came, " bytes came in ",
+                          absl::FormatDuration(options->least_bytes_within), ", not ",
+                          options->least_bytes);
+    }
+    counted = moved;
+    counted_at = now;
+    return "";
+  }
 
   bool is_success() const { return answer.head.status / 100 == 2; }
 
@@ -82,7 +110,9 @@ size_t OnBody(char* data, size_t size, size_t count, void* user) {
   }
   exchange.handler_error = exchange.GiveHead();
   if (exchange.handler_error.ok() && exchange.handlers->body) {
+    const auto before = std::chrono::steady_clock::now();
     exchange.handler_error = exchange.handlers->body(bytes);
+    exchange.counted_at += std::chrono::steady_clock::now() - before;
   }
   return exchange.handler_error.ok() ? bytes.size() : 0;  // less than all: libcurl gives up
 }
@@ -96,8 +126,8 @@ int OnProgress(void* user, curl_off_t, curl_off_t down, curl_off_t, curl_off_t u
     exchange.moved = down + up;
     exchange.moved_at = now;
   }
-  exchange.stalled = now - exchange.moved_at >= exchange.stall_timeout;
-  return exchange.cancelled->load() || exchange.stalled ? 1 : 0;
+  exchange.stalled = exchange.WhyStalled(now);
+  return exchange.cancelled->load() || !exchange.stalled.empty() ? 1 : 0;
 }
 
 void Sign(CURL* handle, const ObjectStoreOptions& options) {
@@ -145,8 +175,7 @@ absl::StatusOr<HttpClient::Answer> HttpClient::Do(const HttpRequest& request,
                                                   const Handlers& handlers) {
   if (cancelled_) return absl::CancelledError(absl::StrCat(what, ": cancelled"));
   const std::unique_ptr<CURL, EndHandle> handle(curl_easy_init());
-  Exchange exchange{&handlers,    &cancelled_, absl::ToChronoNanoseconds(options_.stall_timeout),
-                    handle.get(), {},          {}};
+  Exchange exchange{&handlers, &cancelled_, &options_, handle.get(), {}, {}};
   std::unique_ptr<curl_slist, FreeList> headers;
   for (const std::string& header : request.headers) {
     headers.reset(curl_slist_append(headers.release(), header.c_str()));
@@ -178,10 +207,9 @@ absl::StatusOr<HttpClient::Answer> HttpClient::Do(const HttpRequest& request,
   const CURLcode code = curl_easy_perform(h);
   if (cancelled_) return absl::CancelledError(absl::StrCat(what, ": cancelled"));
   RETURN_IF_ERROR(exchange.handler_error);
-  if (exchange.stalled) {
-    return MakeError(
-        absl::StatusCode::kDeadlineExceeded, Reason::kIoError, "uri", what,
-        absl::StrCat("no byte came for ", absl::FormatDuration(options_.stall_timeout)));
+  if (!exchange.stalled.empty()) {
+    return MakeError(absl::StatusCode::kDeadlineExceeded, Reason::kIoError, "uri", what,
+                     exchange.stalled);
   }
   if (code != CURLE_OK) return ErrorOf(code, what, text);
   RETURN_IF_ERROR(exchange.GiveHead());  // of an empty body

@@ -42,7 +42,8 @@ class HttpClient {
     std::string error_body;  // the beginning of one that is no 2xx
   };
   // Errors: UNAVAILABLE / io_error for the network, / truncated for a body that ended early,
-  // DEADLINE_EXCEEDED for a stall, CANCELLED, or a handler's own. Texts begin with `what`.
+  // DEADLINE_EXCEEDED for a stall or a drip, CANCELLED, or a handler's own. Texts begin with
+  // `what`.
   absl::StatusOr<Answer> Do(const HttpRequest& request, const std::string& what,
                             const Handlers& handlers);
   void Cancel() { cancelled_ = true; }

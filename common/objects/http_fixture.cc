@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 
 #include "absl/strings/str_cat.h"
 
@@ -64,8 +65,13 @@ void HttpFixture::Answer(int connection, const Step& step) {
   }
   if (on_request) on_request();
   if (step.refuse) return;
-  const std::string all = step.head + "Connection: close\r\n\r\n" + step.body;
+  std::string all = step.head + "Connection: close\r\n\r\n";
+  if (step.drip_ms == 0) all += step.body;
   send(connection, all.data(), all.size(), MSG_NOSIGNAL);
+  for (size_t i = 0; step.drip_ms > 0 && i < step.body.size() && !stopping_; ++i) {
+    if (send(connection, &step.body[i], 1, MSG_NOSIGNAL) <= 0) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(step.drip_ms));
+  }
   while (step.hang && recv(connection, buffer, sizeof(buffer), 0) > 0) {
   }
 }

@@ -17,6 +17,7 @@ class HttpFixture {
   struct Step {
     std::string head;     // status line and headers, each line ended; no blank line
     std::string body;     // what is sent of the body
+    int drip_ms = 0;      // between the bytes of the body; 0: all at once
     bool hang = false;    // then nothing, until the client or the fixture closes
     bool refuse = false;  // close without an answer
   };

@@ -32,6 +32,11 @@ struct ObjectStoreOptions {
   std::string access_key, secret_key, session_token;  // no access key: requests are not signed
   absl::Duration connect_timeout = absl::Seconds(5);
   absl::Duration stall_timeout = absl::Seconds(10);  // without a byte
+  // A transfer that goes on moves so many bytes in each such time; else a store that drips would
+  // hold its thread for ever.
+  uint64_t least_bytes = uint64_t{1} << 20;
+  absl::Duration least_bytes_within = absl::Minutes(1);
+  absl::Duration total_timeout = absl::Hours(1);  // of a try; nothing is tried again after it
   int max_retries = 3;
   absl::Duration first_retry = absl::Milliseconds(100);  // doubled each time, with jitter
 
@@ -44,8 +49,8 @@ struct ObjectStoreOptions {
 // store is there and has no such object; PERMISSION_DENIED; FAILED_PRECONDITION, no such bucket or
 // one elsewhere; INVALID_ARGUMENT for a key; RESOURCE_EXHAUSTED, / size_limit or a full disk;
 // DATA_LOSS / truncated, changed while it was read; UNAVAILABLE / io_error or truncated, tried
-// again already; DEADLINE_EXCEEDED for a stall, likewise; CANCELLED. Each names the object's URI in
-// the field "uri", never a secret. *Thread-safe.*
+// again already; DEADLINE_EXCEEDED for a stall or a drip, likewise; CANCELLED. Each names the
+// object's URI in the field "uri", never a secret. *Thread-safe.*
 class ObjectStore {
  public:
   // With the object's bytes in order; an error of it ends the Get with that error.

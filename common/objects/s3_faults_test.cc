@@ -20,15 +20,21 @@ struct Got {
   std::string bytes;
 };
 
-std::unique_ptr<ObjectStore> StoreAt(const HttpFixture& server) {
+ObjectStoreOptions OptionsFor(const HttpFixture& server) {
   ObjectStoreOptions options;
   options.endpoint = server.endpoint();
   options.access_key = "AKEY";
   options.secret_key = "SECRET-KEY";
   options.stall_timeout = absl::Seconds(1);
   options.first_retry = absl::Milliseconds(1);
+  return options;
+}
+
+std::unique_ptr<ObjectStore> Open(const ObjectStoreOptions& options) {
   return *OpenObjectStore(*ParseStoreUri("s3://bucket/pre"), options);
 }
+
+std::unique_ptr<ObjectStore> StoreAt(const HttpFixture& server) { return Open(OptionsFor(server)); }
 
 Got Get(ObjectStore& store, uint64_t max_bytes = 1 << 20) {
   Got got;
@@ -124,6 +130,45 @@ TEST(S3FaultsTest, AStallEndsByItsTimeout) {
   const Got got = Get(*StoreAt(server));
   EXPECT_TRUE(got.status.ok()) << got.status;
   EXPECT_EQ(got.bytes, "0123456789");
+}
+
+// One that sends a byte now and then holds its thread no longer than one that sends none.
+TEST(S3FaultsTest, ADripEnds) {
+  HttpFixture::Step drip = HttpAnswer(200, 200, std::string(200, 'x'));
+  drip.drip_ms = 100;
+  HttpFixture server({drip});
+  ObjectStoreOptions options = OptionsFor(server);
+  options.max_retries = 0;
+  options.least_bytes_within = absl::Seconds(1);
+  const Got slow = Get(*Open(options));
+  EXPECT_EQ(slow.status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(std::string(slow.status.message()),
+              testing::ContainsRegex("^uri=s3://bucket/pre/a b: only [0-9]+ bytes came in 1s, "
+                                     "not 1048576"));
+  options.least_bytes = 1;
+  options.total_timeout = absl::Seconds(2);
+  options.max_retries = 3;
+  const Got long_one = Get(*Open(options));
+  EXPECT_EQ(long_one.status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(std::string(long_one.status.message()), HasSubstr("it was not over after 2s"));
+  EXPECT_EQ(server.requests().size(), 2u);  // nothing is tried again then
+}
+
+TEST(S3FaultsTest, ASlowDiskIsNoDrip) {
+  HttpFixture::Step drip = HttpAnswer(200, 4, "0123");
+  drip.drip_ms = 100;
+  HttpFixture server({drip});
+  ObjectStoreOptions options = OptionsFor(server);
+  options.least_bytes_within = absl::Seconds(1);
+  std::string bytes;
+  const absl::Status status = Open(options)->Get("a", 10, [&](std::string_view more) {
+    if (bytes.empty()) std::this_thread::sleep_for(std::chrono::milliseconds(1200));
+    bytes += more;
+    return absl::OkStatus();
+  });
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_EQ(bytes, "0123");
+  EXPECT_EQ(server.requests().size(), 1u);
 }
 
 TEST(S3FaultsTest, RefusesWhatIsTooLargeBeforeItsFirstByte) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "common/base/digest.h"
 #include "common/base/status.h"
 #include "common/objects/retry.h"
@@ -192,9 +193,10 @@ absl::Status S3Store::Remove(const std::string& key) {
 
 absl::Status S3Store::Retry(const std::function<absl::Status()>& attempt) {
   RetryPolicy policy(options_.max_retries, options_.first_retry, std::random_device()());
+  const absl::Time last = absl::Now() + options_.total_timeout;
   for (;;) {
     const absl::Status status = attempt();
-    if (status.ok() || !IsTransient(status)) return status;
+    if (status.ok() || !IsTransient(status) || absl::Now() >= last) return status;
     const absl::Duration wait = policy.NextWait();
     if (wait < absl::ZeroDuration()) return status;
     if (!Sleep(wait)) return absl::CancelledError(absl::StrCat(uri_.ToString(), ": cancelled"));
