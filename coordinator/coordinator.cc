@@ -39,6 +39,7 @@ constexpr int kFetchThreads = 32;          // each may wait for the object store
 constexpr int kBlobThreads = 4;
 constexpr size_t kMaxWaitingBlobs = 1024;
 constexpr int kRegistrationThreads = 8;
+constexpr int kUriThreads = 32;  // registrations that each may wait for a store
 constexpr size_t kMaxWaitingRegistrations = 64;
 constexpr absl::Duration kLastAnswers = absl::Seconds(1);
 
@@ -104,8 +105,8 @@ struct Coordinator::Parts {
   AdapterParts store;
   std::unique_ptr<Frontend> frontend;
   std::unique_ptr<CoordinatorEngine> engine;
-  std::unique_ptr<WorkPool> request_pool, admin_pool, upload_pool, registrations, blob_pool,
-      fetch_pool;
+  std::unique_ptr<WorkPool> request_pool, admin_pool, upload_pool, registrations, uri_registrations,
+      blob_pool, fetch_pool;
   std::unique_ptr<InferenceService> inference;
   std::unique_ptr<AdaptersService> adapters;
   std::unique_ptr<AliasesService> aliases;
@@ -181,12 +182,15 @@ void Coordinator::Parts::MakeServices() {
   upload_pool = std::make_unique<WorkPool>(kUploadThreads, kMaxWaitingPieces, "uploads");
   registrations =
       std::make_unique<WorkPool>(kRegistrationThreads, kMaxWaitingRegistrations, "registrations");
+  uri_registrations =
+      std::make_unique<WorkPool>(kUriThreads, kMaxWaitingRegistrations, "registrations by URI");
   inference = std::make_unique<InferenceService>(
       engine.get(), frontend.get(), request_pool.get(),
       StreamMetrics{engine_metrics->stream_backpressure_seconds, MonotonicClock()},
       store.lazy.get());
   adapters = std::make_unique<AdaptersService>(store.registry.get(), engine.get(), model.spec,
-                                               admin_pool.get(), registrations.get());
+                                               admin_pool.get(), registrations.get(),
+                                               uri_registrations.get());
   engine->SetPins(AllPins(*store.registry));
   aliases = std::make_unique<AliasesService>(store.registry.get(), admin_pool.get());
   uploads = std::make_unique<UploadsService>(store.uploads.get(), store.registry.get(),

@@ -24,6 +24,7 @@ class LazyAdaptersTest : public testing::Test {
                                  .loader =
                                      [this](const fs::path& directory) {
                                        ++loads_;
+                                       if (auto during = std::exchange(during_, {})) during();
                                        fs::copy_file(directory / "adapter_model.safetensors",
                                                      directory / "text");
                                        return LoadText(directory);
@@ -63,6 +64,7 @@ class LazyAdaptersTest : public testing::Test {
   std::vector<std::function<void()>> jobs_;
   bool full_ = false;
   int loads_ = 0;
+  std::function<void()> during_;  // the next load
 };
 
 TEST_F(LazyAdaptersTest, RegistersANameAtItsFirstUse) {
@@ -125,6 +127,32 @@ TEST_F(LazyAdaptersTest, ManyRequestsOfANameTakeOneJob) {
   full_ = true;
   lazy_->Fetch("late", "default", hear);
   EXPECT_EQ(heard.back().code(), absl::StatusCode::kResourceExhausted);
+}
+
+// Whoever tries again while a store stands still takes two threads, not all.
+TEST_F(LazyAdaptersTest, FetchesOfANameAreFewAndNoOtherRegistrationOfItWaitsForThem) {
+  const auto fetch = [this] {
+    return registry_->RegisterOwnUri("pirate", Store().ToString() + "/pirate", "default").status();
+  };
+  fs::create_directories(base_ / "local");
+  std::ofstream(base_ / "local/text") << "arr";
+  absl::Status second, third, local;
+  during_ = [&] {
+    during_ = [&] {
+      third = fetch();
+      local =
+          registry_
+              ->RegisterFrom("pirate", "default", false, [&] { return LoadText(base_ / "local"); })
+              .status();
+    };
+    second = fetch();
+  };
+  EXPECT_EQ(fetch(), absl::OkStatus());
+  EXPECT_EQ(second, absl::OkStatus());
+  EXPECT_EQ(third.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(GetErrorDetail(third)->reason, Reason::kQueueFull);
+  EXPECT_EQ(local, absl::OkStatus());
+  EXPECT_EQ(fetch(), absl::OkStatus());
 }
 
 TEST_F(LazyAdaptersTest, ClientsMayNameNothingInTheCoordinatorsOwnStore) {

@@ -7,6 +7,32 @@
 #include "coordinator/adapters/registry_impl.h"
 
 namespace rootstock {
+namespace {
+
+constexpr int kMaxFetches = 2;  // of a name
+constexpr int64_t kRetryAfterMs = 1000;
+
+}  // namespace
+
+absl::Status Registry::Impl::BeginFetch(const Key& key) {
+  const std::lock_guard lock(contents->mutex);
+  int& running = fetching[key];
+  if (running >= kMaxFetches) {
+    return WithRetryAfter(
+        MakeError(absl::StatusCode::kResourceExhausted, Reason::kQueueFull, "name", key.second,
+                  absl::StrCat(running, " fetches for it run already")),
+        kRetryAfterMs);
+  }
+  ++running;
+  contents->Count(AdapterState::kStaged, 1);
+  return absl::OkStatus();
+}
+
+void Registry::Impl::EndFetch(const Key& key) {
+  const std::lock_guard lock(contents->mutex);
+  contents->Count(AdapterState::kStaged, -1);
+  if (--fetching.at(key) == 0) fetching.erase(key);
+}
 
 absl::StatusOr<Registry::Impl::Decision> Registry::Impl::Decide(const Key& key,
                                                                 const Digest& digest,

@@ -51,20 +51,25 @@ absl::StatusOr<AdapterEntry> Registry::RegisterOwnUri(const std::string& name,
 absl::StatusOr<AdapterEntry> Registry::RegisterUri(const std::string& name, const std::string& uri,
                                                    const std::string& tenant, bool new_version,
                                                    bool own) {
-  return RegisterFrom(name, tenant, new_version, [&]() -> absl::StatusOr<LoadedAdapter> {
+  RETURN_IF_ERROR(CheckNewName(name, tenant, impl_->options.base_name));
+  const Impl::Key key{tenant, name};
+  RETURN_IF_ERROR(impl_->BeginFetch(key));
+  absl::StatusOr<LoadedAdapter> loaded = absl::UnknownError("");
+  const absl::Status fetched = [&]() -> absl::Status {
     AdapterSources* const sources = impl_->options.sources;
     if (sources == nullptr) {
       return InvalidField(Reason::kPathInvalid, "path", uri,
                           "the coordinator was started without --adapter-source");
     }
-    absl::StatusOr<LoadedAdapter> loaded = absl::UnknownError("");
     const auto load = [&](const std::filesystem::path& directory) {
       loaded = impl_->options.loader(directory);
       return loaded.status();
     };
-    RETURN_IF_ERROR(own ? sources->FetchOwn(uri, load) : sources->Fetch(uri, load));
-    return loaded;
-  });
+    return own ? sources->FetchOwn(uri, load) : sources->Fetch(uri, load);
+  }();
+  impl_->EndFetch(key);
+  if (!fetched.ok()) loaded = fetched;
+  return RegisterFrom(name, tenant, new_version, [&] { return std::move(loaded); });
 }
 
 absl::StatusOr<AdapterEntry> Registry::RegisterDirectory(const std::string& name,

@@ -3,6 +3,7 @@
 
 #include <condition_variable>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -43,6 +44,11 @@ struct Registry::Impl {
   void CountPinned(int by) const;
   AdapterEntry Describe(const Key& key, uint32_t number, const Names::Version& version) const;
 
+  // A fetch for a name, which may take minutes: other registrations of the name don't wait for it,
+  // and it has few beside it, so that clients who try again can't take every thread.
+  absl::Status BeginFetch(const Key& key);
+  void EndFetch(const Key& key);
+
   // What a registration of `digest` under a name comes to, as names are now.
   enum class Registration { kNext, kThere, kHeal };
   struct Decision {
@@ -72,11 +78,13 @@ struct Registry::Impl {
 
   RegistryOptions options;
   std::shared_ptr<Contents> contents;
-  // Lock order: database, then contents->mutex. `names`, `used` and `staged` are under the latter.
+  // Lock order: database, then contents->mutex. `names`, `used`, `fetching` and `staged` are under
+  // the latter.
   std::mutex database_mutex;
   std::unique_ptr<RegistryStore> store;
   Names names;
   std::vector<std::pair<Key, uint32_t>> used;  // versions whose last use is not saved
+  std::map<Key, int> fetching;                 // how many
   std::set<Key> staged;
   std::condition_variable staged_changed;
   uint64_t incarnation = 0;

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "coordinator/content/adapter_sources.h"
 #include "coordinator/rpc/adapter_message.h"
 #include "coordinator/rpc/page.h"
 #include "coordinator/rpc/pending_call.h"
@@ -54,17 +55,19 @@ std::vector<AdapterPin> AllPins(const Registry& registry) {
 class AdaptersService::Service : public v1::Adapters::CallbackService {
  public:
   Service(Registry* registry, Engine* engine, ModelSpec model, WorkPool* pool,
-          WorkPool* registrations)
+          WorkPool* registrations, WorkPool* fetches)
       : registry_(registry),
         engine_(engine),
         model_(std::move(model)),
         pool_(pool),
-        registrations_(registrations) {}
+        registrations_(registrations),
+        fetches_(fetches) {}
 
   grpc::ServerUnaryReactor* Register(grpc::CallbackServerContext* context,
                                      const v1::RegisterRequest* request,
                                      v1::RegisterResponse* response) override {
-    return RunUnary(context, registrations_, [this, request, response]() -> absl::Status {
+    WorkPool* const pool = AdapterSources::IsUri(request->path()) ? fetches_ : registrations_;
+    return RunUnary(context, pool, [this, request, response]() -> absl::Status {
       ASSIGN_OR_RETURN(const AdapterEntry entry,
                        registry_->Register(request->name(), request->path(),
                                            TenantOf(request->tenant()), request->new_version()));
@@ -209,13 +212,14 @@ class AdaptersService::Service : public v1::Adapters::CallbackService {
   const ModelSpec model_;
   WorkPool* const pool_;
   WorkPool* const registrations_;
+  WorkPool* const fetches_;
   std::mutex pins_mutex_;  // a check of pins, their change and its news are one
 };
 
 AdaptersService::AdaptersService(Registry* registry, Engine* engine, ModelSpec model,
-                                 WorkPool* pool, WorkPool* registrations)
-    : service_(std::make_unique<Service>(registry, engine, std::move(model), pool, registrations)) {
-}
+                                 WorkPool* pool, WorkPool* registrations, WorkPool* fetches)
+    : service_(std::make_unique<Service>(registry, engine, std::move(model), pool, registrations,
+                                         fetches)) {}
 AdaptersService::~AdaptersService() = default;
 grpc::Service* AdaptersService::service() { return service_.get(); }
 

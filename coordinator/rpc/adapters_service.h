@@ -22,9 +22,10 @@ std::vector<AdapterPin> AllPins(const Registry& registry);
 class AdaptersService {
  public:
   // All but the model outlive the service's server. Registrations, which read and check whole
-  // directories, run on a pool of their own: however slow they are, the other calls go on.
+  // directories, run on a pool of their own: however slow they are, the other calls go on. So do
+  // those by URI, which wait for a store: on `fetches`.
   AdaptersService(Registry* registry, Engine* engine, ModelSpec model, WorkPool* pool,
-                  WorkPool* registrations);
+                  WorkPool* registrations, WorkPool* fetches);
   ~AdaptersService();
   grpc::Service* service();
 

@@ -97,7 +97,7 @@ class AdaptersServiceTest : public ::testing::Test {
     auto model = LoadModelSpec(ROOTSTOCK_SOURCE_DIR "/tests/cases/models/tiny-llama");
     ASSERT_TRUE(model.ok()) << model.status();
     service_ = std::make_unique<AdaptersService>(registry_.get(), &engine_, *model, &pool_,
-                                                 &registrations_);
+                                                 &registrations_, &fetches_);
     aliases_ = std::make_unique<AliasesService>(registry_.get(), &pool_);
     auto server = RpcServer::Start("127.0.0.1:0", {service_->service(), aliases_->service()});
     ASSERT_TRUE(server.ok());
@@ -140,6 +140,7 @@ class AdaptersServiceTest : public ::testing::Test {
   FakeEngine engine_;
   WorkPool pool_{2, 16};
   WorkPool registrations_{2, 1, "registrations"};
+  WorkPool fetches_{1, 1, "registrations by URI"};
   std::unique_ptr<Registry> registry_;
   std::unique_ptr<AdaptersService> service_;
   std::unique_ptr<AliasesService> aliases_;

@@ -171,5 +171,19 @@ TEST_F(AdaptersServiceTest, SlowRegistrationsBlockNoOtherCall) {
   }
 }
 
+// A store that stands still takes the threads of registrations by URI, and no others.
+TEST_F(AdaptersServiceTest, RegistrationsByUriWaitApart) {
+  const auto stand_still = [this] { gate_.Pass(); };
+  ASSERT_TRUE(fetches_.Post(stand_still));
+  gate_.WaitForReaders(1);
+  ASSERT_TRUE(fetches_.Post(stand_still));
+  v1::Adapter adapter;
+  EXPECT_TRUE(Register("here", "one", &adapter).ok());
+  const grpc::Status full = Register("there", "s3://tunes/there", &adapter);
+  EXPECT_EQ(full.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(full.error_message(), HasSubstr("too many registrations by URI wait"));
+  gate_.Open();
+}
+
 }  // namespace
 }  // namespace rootstock

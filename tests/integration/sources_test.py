@@ -5,6 +5,7 @@ import pathlib
 import re
 import shutil
 import signal
+import socket
 import sys
 import unittest
 
@@ -201,6 +202,28 @@ class ObjectStore(unittest.TestCase):
             self.server.send(signal.SIGCONT)
         self.assertEqual(waiting.wait(), 1)
         self.assertIn("unknown_model", waiting.text())
+
+
+class StoreThatStandsStill(unittest.TestCase):
+    """A server that takes connections and says nothing: each fetch waits 40 seconds for it."""
+
+    def test_registrations_by_uri_hold_up_no_upload(self):
+        server = self.enterContext(socket.create_server(("127.0.0.1", 0), backlog=64))
+        cluster = rig.Cluster(MODEL, "--adapter-source", "s3://tunes/shared", adapter_root="")
+        cluster.env = {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.getsockname()[1]}"}
+        self.enterContext(cluster)
+        for i, name in enumerate([f"apart{i}" for i in range(9)] + 2 * ["again"]):
+            call = rig.Process([rig.BIN / "loractl", "--address", cluster.address, "adapter", "add",
+                                name, "s3://tunes/shared/plain"], cluster.folder / f"add{i}.log")
+            self.addCleanup(call.kill)
+        def fetching():
+            return cluster.metric("adapters", state="staged")
+        rig.wait_for("the fetches", lambda: fetching() == 11)
+        third = cluster.register("again", "s3://tunes/shared/plain")
+        self.assertEqual((third.code, third.error["reason"]), (1, "queue_full"), third.errors)
+        answer = cluster.ctl("--timeout", "20", "adapter", "upload", "mine", GOOD)
+        self.assertEqual(answer.code, 0, answer.errors)
+        self.assertEqual(fetching(), 11)
 
 
 class StoreThatIsAway(unittest.TestCase):
