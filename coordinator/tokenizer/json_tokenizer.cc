@@ -167,11 +167,7 @@ absl::Status AddTokens(const JsonNode& node, Parts& parts) {
     parts.tokens.Set(token.id, {.content = token.content, .decoder_text = form});
     if (token.special) special.insert(token.content);
   }
-  // By spelling, as the reference does: any token that the decoder sees as a special one's.
-  for (int32_t id = 0; id < parts.tokens.size(); ++id) {
-    const TokenTable::Entry* token = parts.tokens.Find(id);
-    if (token != nullptr && special.contains(token->ForDecoder())) parts.tokens.MarkSpecial(id);
-  }
+  parts.tokens.MarkSpecial(special);  // By spelling, as the reference does.
   return absl::OkStatus();
 }
 

@@ -1,6 +1,7 @@
 // Bad files: each refused with the place and the reason.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <string>
 
@@ -156,6 +157,26 @@ TEST(Load, AddedIdsMustHaveTokens) {
     EXPECT_THAT(Refusal(json, kInvalid), HasSubstr("post_processor")) << type;
     EXPECT_THAT(Refusal(json, kInvalid), HasSubstr("263, which has no token")) << type;
   }
+}
+
+// A row for every id up to the largest took a gigabyte, for a file of a few bytes.
+TEST(Load, IdsWithoutTokensTakeNoMemory) {
+  TestJson json = ByteLevelJson();
+  json.added_tokens = "[]";
+  json.post_processor = "null";
+  json.model = R"({"type": "BPE", "vocab": {"a": 0, "b": 16777215}, "merges": []})";
+  const auto peak_kib = [] {
+    rusage usage{};
+    getrusage(RUSAGE_SELF, &usage);
+    return usage.ru_maxrss;
+  };
+  const long before = peak_kib();
+  const auto tokenizer = json.Load();
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  EXPECT_LE(peak_kib() - before, 64 << 10);
+  EXPECT_EQ((*tokenizer)->VocabSize(), 16777216);
+  EXPECT_EQ((*tokenizer)->IdToToken(16777215), "b");
+  EXPECT_EQ((*tokenizer)->IdToToken(16777214), std::nullopt);
 }
 
 TEST(Load, TokensCannotFollowJoinedText) {

@@ -1,19 +1,25 @@
 #include "coordinator/tokenizer/token_table.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace rootstock {
 
 void TokenTable::Set(int32_t id, Entry entry) {
-  if (entries_.size() <= static_cast<size_t>(id)) entries_.resize(id + 1);
-  entry.present = true;
+  size_ = std::max(size_, id + 1);
   ids_.insert_or_assign(entry.content, id);
-  entries_[id] = std::move(entry);
+  entries_.insert_or_assign(id, std::move(entry));
+}
+
+void TokenTable::MarkSpecial(const absl::flat_hash_set<std::string>& spellings) {
+  for (auto& [id, entry] : entries_) {
+    if (spellings.contains(entry.ForDecoder())) entry.special = true;
+  }
 }
 
 const TokenTable::Entry* TokenTable::Find(int32_t id) const {
-  if (id < 0 || id >= size() || !entries_[id].present) return nullptr;
-  return &entries_[id];
+  const auto it = entries_.find(id);
+  return it == entries_.end() ? nullptr : &it->second;
 }
 
 std::optional<int32_t> TokenTable::Id(std::string_view content) const {
@@ -24,9 +30,10 @@ std::optional<int32_t> TokenTable::Id(std::string_view content) const {
 
 std::vector<int32_t> TokenTable::SpecialIds() const {
   std::vector<int32_t> ids;
-  for (int32_t id = 0; id < size(); ++id) {
-    if (entries_[id].present && entries_[id].special) ids.push_back(id);
+  for (const auto& [id, entry] : entries_) {
+    if (entry.special) ids.push_back(id);
   }
+  std::sort(ids.begin(), ids.end());
   return ids;
 }
 
