@@ -97,7 +97,7 @@ absl::StatusOr<TargetRules> TargetRules::Create(const PeftConfig& config) {
     RETURN_IF_ERROR(compile(absl::StrCat("(?:^|.*?\\.)", p, "\\.(?P<idx>\\d+)\\."),
                             "layers_pattern", out.layers_));
   }
-  if (config.layers_pattern.empty()) {
+  if (config.layers_pattern.empty() && !config.layers_to_transform.empty()) {
     RETURN_IF_ERROR(compile(".*?\\.[^.]*\\.(?P<idx>\\d+)\\.", "layers_pattern", out.layers_));
   }
   for (const auto& [key, rank] : config.rank_pattern) {

@@ -1,6 +1,7 @@
 #include "coordinator/tokenizer/json_tokenizer.h"
 
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -221,12 +222,15 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadJsonTokenizer(const std::filesyst
   if (!stream) {
     return InvalidField(Reason::kIoError, file.string(), "", "cannot be opened");
   }
-  try {
-    const nlohmann::json document = nlohmann::json::parse(stream);
-    return Build(JsonNode(document, file.string()));
-  } catch (const nlohmann::json::exception& error) {
-    return InvalidField(Reason::kModelInvalid, file.string(), "", error.what());
-  }
+  return ParseJsonTokenizer(std::string(std::istreambuf_iterator<char>(stream), {}), file.string());
+}
+
+absl::StatusOr<std::unique_ptr<Tokenizer>> ParseJsonTokenizer(const std::string& text,
+                                                              const std::string& name) try {
+  const nlohmann::json document = nlohmann::json::parse(text);
+  return Build(JsonNode(document, name));
+} catch (const nlohmann::json::exception& error) {
+  return InvalidField(Reason::kModelInvalid, name, "", error.what());
 }
 
 }  // namespace rootstock

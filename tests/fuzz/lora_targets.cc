@@ -2,6 +2,7 @@
 #include <charconv>
 #include <cstdint>
 #include <span>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
@@ -128,8 +129,10 @@ absl::StatusOr<std::string> RunCanonical(const std::string& input) {
   return absl::StrCat("modules ", adapter.spec().modules.size());
 }
 
+// Of one module.
 TestTensors HalfTensors() {
-  TestTensors tensors = QvTensors(TestModel(), 1);
+  TestTensors tensors;
+  AddModule(tensors, TestModel(), 1, Module::kV, 1);
   for (auto& [name, tensor] : tensors) {
     tensor = Numbers(tensor.shape[0], tensor.shape[1], 1, "BF16");
   }
@@ -174,9 +177,10 @@ FuzzTarget PeftConfigTarget() {
 FuzzTarget CanonicalTarget() {
   const TestDir dir("fuzz");
   std::vector<std::string> seeds;
-  for (const TestTensors& tensors : {QvTensors(TestModel(), 2), HalfTensors()}) {
-    dir.WriteAdapter(TestConfig(tensors.begin()->second.dtype == "F32" ? "\"r\": 2" : "\"r\": 1"),
-                     tensors);
+  for (const auto& [config, tensors] :
+       {std::pair(R"("r": 2)", QvTensors(TestModel(), 2)),
+        std::pair(R"("r": 1, "target_modules": ["v_proj"])", HalfTensors())}) {
+    dir.WriteAdapter(TestConfig(config), tensors);
     const auto adapter = LoadPeftAdapter(dir.path(), TestModel(), {});
     Require(adapter.ok(), "the seed adapter is right");
     seeds.push_back(HeaderOf(EncodeCanonical(*adapter, TestModel())));
