@@ -10,11 +10,12 @@ namespace rootstock {
 namespace {
 
 const nlohmann::json kNull;
+constexpr int kMaxDepth = 32;
 
 }  // namespace
 
-JsonNode::JsonNode(const nlohmann::json& value, std::string path)
-    : value_(&value), path_(std::move(path)) {}
+JsonNode::JsonNode(const nlohmann::json& value, std::string path, int depth)
+    : value_(&value), path_(std::move(path)), depth_(depth) {}
 
 bool JsonNode::IsNull() const { return value_->is_null(); }
 bool JsonNode::IsObject() const { return value_->is_object(); }
@@ -31,15 +32,17 @@ absl::StatusOr<JsonNode> JsonNode::Member(const std::string& key) const {
   if (!value_->is_object()) return Invalid("expected an object");
   const auto it = value_->find(key);
   const char* separator = path_.ends_with(".json") ? ":" : ".";
-  return JsonNode(it == value_->end() ? kNull : *it, absl::StrCat(path_, separator, key));
+  return JsonNode(it == value_->end() ? kNull : *it, absl::StrCat(path_, separator, key),
+                  depth_ + 1);
 }
 
 absl::StatusOr<std::vector<JsonNode>> JsonNode::Elements() const {
   if (!value_->is_array()) return Invalid("expected an array");
+  if (depth_ > kMaxDepth) return Invalid(absl::StrCat("is nested deeper than ", kMaxDepth));
   std::vector<JsonNode> elements;
   elements.reserve(value_->size());
   for (size_t i = 0; i < value_->size(); ++i) {
-    elements.emplace_back((*value_)[i], absl::StrCat(path_, "[", i, "]"));
+    elements.emplace_back((*value_)[i], absl::StrCat(path_, "[", i, "]"), depth_ + 1);
   }
   return elements;
 }

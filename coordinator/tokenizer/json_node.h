@@ -16,7 +16,7 @@ namespace rootstock {
 class JsonNode {
  public:
   // `path` begins with the file's name.
-  JsonNode(const nlohmann::json& value, std::string path);
+  JsonNode(const nlohmann::json& value, std::string path, int depth = 0);
 
   const nlohmann::json& value() const { return *value_; }
   const std::string& path() const { return path_; }
@@ -29,6 +29,7 @@ class JsonNode {
 
   // A member of this object; null where it is missing.
   absl::StatusOr<JsonNode> Member(const std::string& key) const;
+  // Refused deep inside the document: loaders call themselves for the parts of sequences.
   absl::StatusOr<std::vector<JsonNode>> Elements() const;
   absl::StatusOr<std::string> AsString() const;
   absl::StatusOr<int64_t> AsInteger(int64_t low, int64_t high) const;
@@ -43,6 +44,7 @@ class JsonNode {
  private:
   const nlohmann::json* value_;
   std::string path_;
+  int depth_;  // members and elements between the document and this one
 };
 
 }  // namespace rootstock

@@ -179,6 +179,28 @@ TEST(Load, IdsWithoutTokensTakeNoMemory) {
   EXPECT_EQ((*tokenizer)->IdToToken(16777214), std::nullopt);
 }
 
+// Each level took a stack frame.
+TEST(Load, DeepSequencesAreRefused) {
+  const auto nested = [](const std::string& list, int levels) {
+    std::string text;
+    for (int i = 0; i < levels; ++i) text += R"({"type": "Sequence", ")" + list + R"(": [)";
+    for (int i = 0; i < levels; ++i) text += "]}";
+    return text;
+  };
+  TestJson json = ByteLevelJson();
+  json.normalizer = nested("normalizers", 8);
+  EXPECT_TRUE(json.Load().ok());
+  const auto refused = [&](std::string TestJson::* part, const std::string& list) {
+    TestJson deep = ByteLevelJson();
+    deep.*part = nested(list, 30'000);
+    EXPECT_THAT(Refusal(deep, kInvalid), HasSubstr("nested deeper than 32"));
+  };
+  refused(&TestJson::normalizer, "normalizers");
+  refused(&TestJson::pre_tokenizer, "pretokenizers");
+  refused(&TestJson::post_processor, "processors");
+  refused(&TestJson::decoder, "decoders");
+}
+
 TEST(Load, TokensCannotFollowJoinedText) {
   TestJson json = SentencePieceJson();
   json.decoder =
