@@ -26,6 +26,8 @@ struct alignas(16) PeerState {
   uint32_t unused;
 };
 
+struct SumNormRows;  // sum_norm_rows.h
+
 // One rank's view of a group. Inboxes are equally long and lie on 16 bytes; the rest is this rank's
 // own.
 struct PeerGroup {
@@ -36,6 +38,8 @@ struct PeerGroup {
   // Ranks whose kernels may run on this GPU at the same time, which wait for one another: the
   // blocks of all find room at once.
   int sharing = 1;
+  // Host memory: all ranks' SumAddRmsNorm go by it; null: they take nothing.
+  const SumNormRows* sum_norm = nullptr;
   PeerState* state = nullptr;
   // Host memory mapped into the GPU. *abort ≠ 0 ends all waits; *stalled is set where one lasted
   // longer than limit_ns. Either makes the group useless.

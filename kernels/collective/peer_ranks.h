@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernels/collective/all_reduce_cuda.h"
+#include "kernels/collective/sum_norm_rows.h"
 #include "kernels/cuda/test_device.h"
 
 namespace rootstock::kernels::cuda {
@@ -27,6 +28,7 @@ class Ranks {
     EXPECT_EQ(cudaSuccess, cudaHostAlloc(reinterpret_cast<void**>(&words_), 8,
                                          cudaHostAllocMapped | cudaHostAllocPortable));
     words_[0] = words_[1] = 0;
+    const int sharing = (size + devices_ - 1) / devices_;
     std::byte* inboxes[kMaxPeers] = {};
     for (int r = 0; r < size; ++r) {
       Use(r);
@@ -44,7 +46,8 @@ class Ranks {
       PeerGroup& group = groups_[r];
       group.rank = r;
       group.size = size;
-      group.sharing = (size + devices_ - 1) / devices_;
+      group.sharing = sharing;
+      group.sum_norm = &sum_norm_;
       std::copy_n(inboxes, kMaxPeers, group.inbox);
       group.buffer_bytes = buffer_bytes;
       group.abort = words_;
@@ -52,6 +55,8 @@ class Ranks {
       group.limit_ns = limit_ns;
       Use(r);
       EXPECT_EQ(cudaSuccess, ClearInbox(group, streams_[r]));
+      if (r == 0) sum_norm_ = FindSumNormRows(size, sharing);
+      if (r > 0 && r < devices_) LimitRows(FindSumNormRows(size, sharing));
     }
     Wait();
   }
@@ -71,6 +76,12 @@ class Ranks {
   const PeerGroup& group(int rank) const { return groups_[rank]; }
   cudaStream_t stream(int rank) const { return streams_[rank]; }
   volatile uint32_t* words() { return words_; }
+  // No launch of SumAddRmsNorm has more rows than these.
+  void LimitRows(const SumNormRows& rows) {
+    for (size_t i = 0; i < rows.most.size(); ++i) {
+      sum_norm_.most[i] = std::min(sum_norm_.most[i], rows.most[i]);
+    }
+  }
   void Use(int rank) const { cudaSetDevice(rank % devices_); }
   // What was copied to the devices is there: a stream of a rank does not wait for the default one.
   void Settle() const {
@@ -89,6 +100,7 @@ class Ranks {
  private:
   int devices_ = 1;
   std::vector<PeerGroup> groups_;
+  SumNormRows sum_norm_;
   std::vector<cudaStream_t> streams_;
   uint32_t* words_ = nullptr;
 };

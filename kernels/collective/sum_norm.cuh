@@ -11,14 +11,11 @@
 
 namespace rootstock::kernels::cuda {
 
-constexpr int kWarpColumns = 256;
 constexpr int kSumNormThreads = 1024;  // of a block, at most
 // The same with LoRA, whose blocks hold B in registers and should find room beside those of a GEMM:
 // better no more than the first, wide rows take the second.
 constexpr int kSumNormLoraThreads = 128;
 constexpr int kMostSumNormLoraThreads = 256;
-constexpr int kMostSumNormColumns = 16384;
-constexpr int kMostRowWarps = kMostSumNormColumns / kWarpColumns;
 
 __device__ __forceinline__ void RowSync(unsigned cluster) {
 #if __CUDA_ARCH__ >= 900

@@ -38,18 +38,41 @@ cudaLaunchConfig_t ConfigOf(const SumNormCut& cut, int rows, cudaStream_t stream
   return config;
 }
 
-// How many rows find room at once on an empty GPU.
+// How many rows find room at once on an empty GPU; none where it has no such clusters.
 template <typename Kernel>
-cudaError_t RowsAtOnce(Kernel kernel, const SumNormCut& cut, int* rows) {
+int RowsAtOnce(Kernel kernel, const SumNormCut& cut) {
+  int rows = 0;
+  cudaError_t error = cudaSuccess;
   if (cut.cluster == 1) {
-    const cudaError_t error =
-        cudaOccupancyMaxActiveBlocksPerMultiprocessor(rows, kernel, cut.threads, 0);
-    *rows *= NumSms();
-    return error;
+    error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&rows, kernel, cut.threads, 0);
+    rows *= NumSms();
+  } else {
+    cudaLaunchAttribute attribute = {};
+    const cudaLaunchConfig_t config = ConfigOf(cut, 1, nullptr, &attribute);
+    error = cudaOccupancyMaxActiveClusters(&rows, kernel, &config);
   }
-  cudaLaunchAttribute attribute = {};
-  const cudaLaunchConfig_t config = ConfigOf(cut, 1, nullptr, &attribute);
-  return cudaOccupancyMaxActiveClusters(rows, kernel, &config);
+  if (error == cudaSuccess) return rows;
+  cudaGetLastError();  // else the next look at launches finds it
+  return 0;
+}
+
+template <typename T, int kRanks, bool kLora>
+void FindRows(int sharing, SumNormRows* out) {
+  const Type type = sizeof(T) == 4 ? Type::kF32 : Type::kBF16;
+  for (int n = kWarpColumns; n <= kMostSumNormColumns; n += kWarpColumns) {
+    out->most[SumNormRows::At(type, kLora, n)] =
+        RowsAtOnce(SumNormKernel<T, kRanks, kLora>, CutOf(n, kLora)) / sharing;
+  }
+}
+
+template <int kRanks>
+SumNormRows FindRows(int sharing) {
+  SumNormRows out;
+  FindRows<float, kRanks, false>(sharing, &out);
+  FindRows<float, kRanks, true>(sharing, &out);
+  FindRows<__nv_bfloat16, kRanks, false>(sharing, &out);
+  FindRows<__nv_bfloat16, kRanks, true>(sharing, &out);
+  return out;
 }
 
 // Rows [first, first + tokens) of args.
@@ -64,19 +87,19 @@ SumNormArgs RowsOf(const SumNormArgs& args, int first, int tokens) {
 }
 
 // A block keeps its room while it waits for its peers', so one that found none would keep its push
-// from them: a launch has no more blocks than there is room for. Further rows are further calls,
-// each when the one ahead has gone: blocks that waited for that would take the room of the peers on
-// this GPU. No other kernel takes room for good: those ahead have all their blocks on the GPU when
-// ours start, and one behind starts when all of ours have (GridLaunchDependents).
+// from them: a launch has no more blocks than there is room for, on any rank's GPU. Further rows
+// are further calls, each when the one ahead has gone: blocks that waited for that would take the
+// room of the peers on this GPU. No other kernel takes room for good: those ahead have all their
+// blocks on the GPU when ours start, and one behind starts when all of ours have
+// (GridLaunchDependents).
 template <typename T, int kRanks, bool kLora>
 cudaError_t Launch(const PeerGroup& group, const SumNormArgs& args, const SumNormLora& lora,
                    cudaStream_t stream) {
   const SumNormCut cut = CutOf(args.n, kLora);
   const auto kernel = SumNormKernel<T, kRanks, kLora>;
   const int splits = LoraSplits(args.tokens, lora.whole.in);
-  int most = 0;
-  cudaError_t error = RowsAtOnce(kernel, cut, &most);
-  most = std::max(1, most / group.sharing);
+  const int most = group.sum_norm->Most(args.type, kLora, args.n);
+  cudaError_t error = cudaSuccess;
   for (int first = 0; first < args.tokens && error == cudaSuccess; first += most) {
     const SumNormArgs rows = RowsOf(args, first, std::min(most, args.tokens - first));
     SumNormLora of_rows = lora;
@@ -109,11 +132,15 @@ cudaError_t Launch(const PeerGroup& group, const SumNormArgs& args, const SumNor
 
 }  // namespace
 
+SumNormRows FindSumNormRows(int size, int sharing) {
+  return size == 2 ? FindRows<2>(sharing) : FindRows<kMaxPeers>(sharing);
+}
+
 bool TakesSumNorm(const PeerGroup& group, Type type, int n) {
   const size_t bytes = size_t{kMostSumNormTokens} * n * SizeOf(type);
-  return group.size <= kMaxPeers && n % 8 == 0 && n <= kMostSumNormColumns &&
-         CutOf(n, true).cluster <= (HasClusters() ? kMostCluster : 1) &&
-         (group.size - 1) * bytes <= group.buffer_bytes;
+  return group.sum_norm != nullptr && group.size <= kMaxPeers && n > 0 && n % 8 == 0 &&
+         n <= kMostSumNormColumns && (group.size - 1) * bytes <= group.buffer_bytes &&
+         group.sum_norm->Most(type, false, n) > 0 && group.sum_norm->Most(type, true, n) > 0;
 }
 
 cudaError_t SumAddRmsNorm(const PeerGroup& group, const SumNormArgs& args, const SumNormLora& lora,

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/collective/all_reduce_cuda.h"
+#include "kernels/collective/sum_norm_rows.h"
 #include "kernels/lora/lora_cuda.h"
 
 namespace rootstock::kernels::cuda {

@@ -182,6 +182,14 @@ class SumNorm : public testing::TestWithParam<int> {
 };
 
 TEST_P(SumNorm, EqualsLoraSumAndNorm) {
+  if (ranks_.size() > 3) {  // the time is the host's, which makes every rank's operands
+    Check({Type::kBF16, 4096, 5, Mix::kNone});
+    Check({Type::kF32, 5120, 5, Mix::kStacked});
+    Check({Type::kBF16, 200, 7, Mix::kMixedRanks, /*sliced=*/true});
+    Check({Type::kBF16, 4096, kMostSumNormTokens, Mix::kUniform});
+    Check({Type::kBF16, 16384, kMostSumNormTokens, Mix::kNone});
+    return;
+  }
   constexpr Mix kMixes[] = {Mix::kNone, Mix::kDistinct, Mix::kUniform, Mix::kMixedRanks,
                             Mix::kStacked};
   for (const Type type : {Type::kBF16, Type::kF32}) {
@@ -193,6 +201,16 @@ TEST_P(SumNorm, EqualsLoraSumAndNorm) {
   }
   // More blocks than find room at once, with a GPU a rank too.
   Check({Type::kBF16, 16384, kMostSumNormTokens, Mix::kUniform});
+}
+
+// Calls of more rows than a launch has, in turn with others.
+TEST_P(SumNorm, InSeveralLaunches) {
+  SumNormRows few;
+  few.most.fill(3);
+  ranks_.LimitRows(few);
+  for (const Mix mix : {Mix::kNone, Mix::kUniform}) {
+    for (const int tokens : {3, 4, 11}) Check({Type::kBF16, 576, tokens, mix});
+  }
 }
 
 // Calls of both kinds in turn use the same inboxes.
@@ -217,6 +235,33 @@ TEST_P(SumNorm, AmongSums) {
   }
 }
 
+// The group's number of rows, not the own GPU's, cuts a call into launches.
+TEST_P(SumNorm, LaunchesFollowFromTheGroup) {
+  constexpr int kN = 576, kTokens = 40;
+  const DeviceArray<float> residual(kN * kTokens), weight(kN);
+  const DeviceArray<std::byte> delta(kN * kTokens * 2), out(kN * kTokens * 2);
+  const SumNormArgs args{Type::kBF16, residual.get(), delta.get(), weight.get(), kEps,
+                         kN,          kTokens,        out.get()};
+  SumNormRows rows;
+  for (const int most : {40, 39, 7}) {
+    rows.most.fill(most);
+    ranks_.LimitRows(rows);
+    ranks_.Use(0);
+    ROOTSTOCK_CUDA_OK(cudaStreamBeginCapture(ranks_.stream(0), cudaStreamCaptureModeThreadLocal));
+    ROOTSTOCK_CUDA_OK(SumAddRmsNorm(ranks_.group(0), args, {}, ranks_.stream(0)));
+    cudaGraph_t graph = nullptr;
+    ROOTSTOCK_CUDA_OK(cudaStreamEndCapture(ranks_.stream(0), &graph));
+    size_t launches = 0;
+    ROOTSTOCK_CUDA_OK(cudaGraphGetNodes(graph, nullptr, &launches));
+    EXPECT_EQ(launches, (kTokens + most - 1) / most) << most;
+    cudaGraphDestroy(graph);
+  }
+  rows.most.fill(0);  // some rank's GPU takes none
+  ranks_.LimitRows(rows);
+  EXPECT_FALSE(TakesSumNorm(ranks_.group(0), Type::kBF16, kN));
+  EXPECT_EQ(cudaErrorInvalidValue, SumAddRmsNorm(ranks_.group(0), args, {}, ranks_.stream(0)));
+}
+
 TEST_P(SumNorm, RefusesWhatItDoesNotTake) {
   EXPECT_FALSE(TakesSumNorm(ranks_.group(0), Type::kBF16, 4));
   EXPECT_FALSE(TakesSumNorm(ranks_.group(0), Type::kBF16, 1 << 17));
@@ -226,7 +271,7 @@ TEST_P(SumNorm, RefusesWhatItDoesNotTake) {
   EXPECT_EQ(cudaErrorInvalidValue, SumAddRmsNorm(ranks_.group(0), args, {}, ranks_.stream(0)));
 }
 
-INSTANTIATE_TEST_SUITE_P(Size, SumNorm, testing::Values(2, 3));
+INSTANTIATE_TEST_SUITE_P(Size, SumNorm, testing::Values(2, 3, 4, 8));
 
 // A rank that waits in vain ends its kernel, and all later ones.
 TEST(SumNormLost, LimitEndsTheWait) {

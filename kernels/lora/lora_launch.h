@@ -19,15 +19,6 @@ inline int NumSms() {
   return sms;
 }
 
-inline bool HasClusters() {
-  int device = 0;
-  int major = 0;
-  if (cudaGetDevice(&device) == cudaSuccess) {
-    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-  }
-  return major >= 9;
-}
-
 // sm_90a: clusters and warpgroup products.
 inline bool HasWarpgroups() {
   int device = 0;

@@ -148,7 +148,8 @@ absl::Status NcclCommunicator::Start(const NcclOptions& options) {
   const size_t part = algorithms_.two_shot == 0 ? 0 : algorithms_.two_shot / size_ + 16;
   const size_t bytes = std::max(others * algorithms_.one_shot, 2 * others * part);
   if (bytes > 0) {
-    peers_ = PeerMemory::Open(mpi_, (bytes + 15) / 16 * 16, options.wait_limit, device_.stream());
+    peers_ = PeerMemory::Open(mpi_, (bytes + 15) / 16 * 16, cuda::FindSumNormRows(size_),
+                              options.wait_limit, device_.stream());
   }
   if (rank_ == 0) {
     LogInfo("collectives: NCCL ", NcclVersion(),

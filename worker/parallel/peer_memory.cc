@@ -35,6 +35,7 @@ bool AllWell(MPI_Comm comm, const absl::Status& mine) {
 }  // namespace
 
 std::unique_ptr<PeerMemory> PeerMemory::Open(MPI_Comm comm, size_t buffer_bytes,
+                                             const cuda::SumNormRows& rows,
                                              std::chrono::nanoseconds limit, cudaStream_t stream) {
   std::unique_ptr<PeerMemory> out(new PeerMemory);
   cuda::PeerGroup& group = out->group_;
@@ -44,6 +45,9 @@ std::unique_ptr<PeerMemory> PeerMemory::Open(MPI_Comm comm, size_t buffer_bytes,
     return nullptr;
   }
   group.limit_ns = static_cast<uint64_t>(limit.count());
+  MPI_Allreduce(rows.most.data(), out->sum_norm_.most.data(), rows.most.size(), MPI_INT32_T,
+                MPI_MIN, comm);
+  group.sum_norm = &out->sum_norm_;
   absl::Status status = out->Allocate(buffer_bytes, stream);
   cudaIpcMemHandle_t mine = {};
   if (status.ok()) status = CudaStatus(cudaIpcGetMemHandle(&mine, group.inbox[group.rank]), "IPC");

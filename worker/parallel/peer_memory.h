@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/collective/all_reduce_cuda.h"
+#include "kernels/collective/sum_norm_rows.h"
 
 namespace rootstock {
 
@@ -16,9 +17,10 @@ namespace rootstock {
 // others'. *Step thread only*, but for Abort and stalled.
 class PeerMemory {
  public:
-  // Every rank calls it, with equal buffer_bytes, a multiple of 16. Null, on all ranks alike, where
-  // some rank does not reach another's memory.
+  // Every rank calls it, with equal buffer_bytes, a multiple of 16, and what its own GPU takes at
+  // once. Null, on all ranks alike, where some rank does not reach another's memory.
   static std::unique_ptr<PeerMemory> Open(MPI_Comm comm, size_t buffer_bytes,
+                                          const kernels::cuda::SumNormRows& rows,
                                           std::chrono::nanoseconds limit, cudaStream_t stream);
   ~PeerMemory();
 
@@ -36,7 +38,8 @@ class PeerMemory {
   void CloseInboxes();
 
   kernels::cuda::PeerGroup group_;
-  uint32_t* words_ = nullptr;  // pinned: [abort, stalled]
+  kernels::cuda::SumNormRows sum_norm_;  // the least of all ranks'
+  uint32_t* words_ = nullptr;            // pinned: [abort, stalled]
 };
 
 }  // namespace rootstock

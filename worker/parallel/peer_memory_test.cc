@@ -4,11 +4,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <span>
 #include <vector>
 
 #include "common/base/half.h"
+#include "kernels/collective/sum_norm_cuda.h"
 #include "worker/device/cuda_device.h"
 #include "worker/parallel/node.h"
 
@@ -38,8 +41,9 @@ class PeerMemoryTest : public testing::Test {
     memory_.reset();
     MPI_Barrier(MPI_COMM_WORLD);
   }
-  void Open(std::chrono::nanoseconds limit = std::chrono::seconds(20)) {
-    memory_ = PeerMemory::Open(MPI_COMM_WORLD, kBufferBytes, limit, stream());
+  void Open(std::chrono::nanoseconds limit = std::chrono::seconds(20),
+            const cuda::SumNormRows& rows = {}) {
+    memory_ = PeerMemory::Open(MPI_COMM_WORLD, kBufferBytes, rows, limit, stream());
     ASSERT_NE(memory_, nullptr);
   }
   cudaStream_t stream() const { return device_->stream(); }
@@ -160,6 +164,37 @@ TEST_F(PeerMemoryTest, RecordedSums) {
   EXPECT_EQ(Read<float>(data, kN), std::vector<float>(kN, want));
   cudaGraphExecDestroy(exec);
   cudaGraphDestroy(graph);
+}
+
+// GPUs of unlike numbers of SMs, or with some turned off in other places, have room for unlike
+// numbers of rows: all ranks cut a call into the launches of the one that has least.
+TEST_F(PeerMemoryTest, SumsAndNormsOfUnlikeGpus) {
+  constexpr int kN = 576, kTokens = 13, kLeast = 3;
+  cuda::SumNormRows rows = cuda::FindSumNormRows(size_);
+  ASSERT_GE(rows.Most(cuda::Type::kF32, false, kN), kLeast + size_);
+  for (int32_t& most : rows.most) most = std::min(most, kLeast + (rank_ + 1) % size_);
+  Open(std::chrono::seconds(20), rows);
+  EXPECT_EQ(memory_->group().sum_norm->Most(cuda::Type::kF32, false, kN), kLeast);
+  ASSERT_TRUE(cuda::TakesSumNorm(memory_->group(), cuda::Type::kF32, kN));
+  const size_t elements = size_t{kN} * kTokens;
+  const DeviceBuffer delta = OnDevice(F32Of(rank_, elements));
+  const DeviceBuffer weight = OnDevice(std::vector<float>(kN, 1.0f));
+  const DeviceBuffer residual = OnDevice(std::vector<float>(elements, 1.0f));
+  const DeviceBuffer out = OnDevice(std::vector<float>(elements, NAN));
+  const cuda::SumNormArgs args{
+      cuda::Type::kF32, residual.as<float>(), delta.data(), weight.as<float>(), 0.0f, kN, kTokens,
+      out.data()};
+  ASSERT_EQ(cudaSuccess, cuda::SumAddRmsNorm(memory_->group(), args, {}, stream()));
+  std::vector<float> want = SumOf(elements);
+  for (float& x : want) x += 1.0f;
+  EXPECT_EQ(Read<float>(residual, elements), want);
+  const std::vector<float> normed = Read<float>(out, elements);
+  for (int t = 0; t < kTokens; ++t) {
+    double squares = 0;
+    for (int i = 0; i < kN; ++i) squares += double{normed[t * kN + i]} * normed[t * kN + i];
+    EXPECT_NEAR(squares / kN, 1.0, 1e-3) << t;
+  }
+  EXPECT_FALSE(memory_->stalled());
 }
 
 // Nobody else calls: the limit ends the wait, and the host's word ends another's.
