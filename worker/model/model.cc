@@ -38,11 +38,15 @@ absl::StatusOr<std::unique_ptr<Model>> Model::Create(const ModelSpec& spec, cons
   // A rank without room must not leave the others in the collectives that are recorded.
   RETURN_IF_ERROR(parts.communicator->Agree(model->TakeMemory(ops)));
   if (!limits.record) return model;
-  const absl::Status recorded =
-      parts.ops->Record([raw = model.get()] { return raw->RunCountedStep(); });
+  const auto forward = [raw = model.get()] { return raw->RunCountedStep(); };
   // The others may wait for this rank, and end the group before it can tell its error elsewhere.
-  if (!recorded.ok()) LogError(std::string(recorded.message()));
-  RETURN_IF_ERROR(recorded);
+  const auto logged = [](const absl::Status& status) {
+    if (!status.ok()) LogError(std::string(status.message()));
+    return status;
+  };
+  // Recording takes the ranks unlike times, and a collective waits for the last one only so long.
+  RETURN_IF_ERROR(parts.communicator->Agree(logged(parts.ops->Record(forward))));
+  RETURN_IF_ERROR(logged(parts.ops->WarmUp(forward)));
   return model;
 }
 

@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <cmath>
+#include <thread>
 
 #include "common/base/status.h"
 #include "worker/device/cpu_device.h"
@@ -127,6 +130,78 @@ TEST_F(ModelTest, PositionsBeyondTheModelAreRefused) {
   batch.rows[0].start_position = 60;
   for (int i = 0; i < 5; ++i) batch.positions[i] = 60 + i;
   ExpectRefused(batch, "position");
+}
+
+// Records late, or not at all, on tp_rank 1.
+class UnevenOps : public CpuOps {
+ public:
+  UnevenOps(const PagedMemory& memory, int rank, const absl::Status& outcome,
+            std::atomic<int>* recorded, std::atomic<int>* at_warm_up)
+      : CpuOps(1, memory),
+        rank_(rank),
+        outcome_(outcome),
+        recorded_(*recorded),
+        at_warm_up_(*at_warm_up) {}
+  absl::Status Record(const std::function<absl::Status()>&) override {
+    if (rank_ == 1) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    ++recorded_;
+    return rank_ == 1 ? outcome_ : absl::OkStatus();
+  }
+  absl::Status WarmUp(const std::function<absl::Status()>&) override {
+    at_warm_up_ += recorded_;
+    return absl::OkStatus();
+  }
+
+ private:
+  const int rank_;
+  const absl::Status outcome_;
+  std::atomic<int>&recorded_, &at_warm_up_;
+};
+
+absl::Status CreateOnRank(Communicator& communicator, const absl::Status& outcome,
+                          std::atomic<int>* recorded, std::atomic<int>* at_warm_up) {
+  const ModelSpec spec = Spec();
+  const TpPlan tp = *MakeTpPlan(spec, communicator.size());
+  const int rank = communicator.rank();
+  CpuDevice device{1};
+  GeometryRequest request;
+  request.num_pages = 6;
+  request.page_tokens = 4;
+  const PageGeometry geometry = *MakeGeometry(spec, tp, DType::kF32, request);
+  const auto slab = *Slab::Create(device, geometry);
+  const auto weights = *ModelWeights::Dummy(spec, tp, rank, device, 1, {});
+  UnevenOps ops({slab->data(), geometry.page_bytes, geometry.page_tokens}, rank, outcome, recorded,
+                at_warm_up);
+  return Model::Create(spec, tp, rank, {weights.get(), &device, &ops, slab.get(), &communicator},
+                       {.max_tokens = 8,
+                        .max_rows = 2,
+                        .max_outputs = 2,
+                        .max_positions = 64,
+                        .num_slots = 2})
+      .status();
+}
+
+// A collective of the warm-up waits for the last rank only so long.
+TEST(ModelOfRanks, NoRankWarmsUpBeforeAllHaveRecorded) {
+  std::atomic<int> recorded = 0, at_warm_up = 0;
+  const absl::Status status = RunOnRanks(2, [&](Communicator& communicator) {
+    return CreateOnRank(communicator, absl::OkStatus(), &recorded, &at_warm_up);
+  });
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_EQ(at_warm_up, 4);
+}
+
+TEST(ModelOfRanks, ARankThatCantRecordIsEveryRanksError) {
+  std::atomic<int> recorded = 0, at_warm_up = 0, failed = 0;
+  const absl::Status status = RunOnRanks(2, [&](Communicator& communicator) {
+    const absl::Status mine =
+        CreateOnRank(communicator, absl::InternalError("no graph"), &recorded, &at_warm_up);
+    failed += mine.message().find("no graph") != std::string_view::npos ? 1 : 0;
+    return absl::OkStatus();
+  });
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_EQ(failed, 2);
+  EXPECT_EQ(at_warm_up, 0);
 }
 
 }  // namespace

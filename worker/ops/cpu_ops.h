@@ -25,6 +25,7 @@ class CpuOps : public Ops {
     return absl::OkStatus();
   }
   absl::Status Record(const std::function<absl::Status()>&) override { return absl::OkStatus(); }
+  absl::Status WarmUp(const std::function<absl::Status()>&) override { return absl::OkStatus(); }
   absl::Status BeginStep(const StepView& step) override;
   int num_tokens() const override { return static_cast<int>(step_.token_ids.size()); }
   int num_outputs() const override { return static_cast<int>(step_.output_tokens.size()); }

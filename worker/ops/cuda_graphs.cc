@@ -112,14 +112,8 @@ absl::Status CudaOps::Prepare(const OpsLimits& limits) {
   return absl::OkStatus();
 }
 
-absl::Status CudaOps::Record(const std::function<absl::Status()>& forward) {
-  RETURN_IF_ERROR(RecordAll(forward));
-  RETURN_IF_ERROR(WarmUp(forward));
-  return CudaStatus(cudaStreamSynchronize(device_.stream()), "graphs");
-}
-
 // A graph's memory does not depend on its rows: a rehearsal records those of the most alone.
-absl::Status CudaOps::RecordAll(const std::function<absl::Status()>& forward) {
+absl::Status CudaOps::Record(const std::function<absl::Status()>& forward) {
   const auto start = std::chrono::steady_clock::now();
   const std::vector<StepSizes> all = GraphSizes(limits_);
   for (const StepSizes& sizes : all) RETURN_IF_ERROR(RunPads(sizes, forward));
@@ -154,7 +148,8 @@ absl::Status CudaOps::WarmUp(const std::function<absl::Status()>& forward) {
   const int32_t last = tokens - 1;
   RETURN_IF_ERROR(BeginStep({ids, positions, {&row, 1}, {}, {&last, 1}}));
   RETURN_IF_ERROR(Run(forward));
-  return EndStep().status();
+  RETURN_IF_ERROR(EndStep().status());
+  return CudaStatus(cudaStreamSynchronize(device_.stream()), "warm-up");
 }
 
 absl::Status CudaOps::BeginPads(const StepSizes& sizes) {

@@ -29,6 +29,7 @@ class CudaOps : public Ops {
   DType activation_type() const override { return compute_type_; }
   absl::Status Prepare(const OpsLimits& limits) override;
   absl::Status Record(const std::function<absl::Status()>& forward) override;
+  absl::Status WarmUp(const std::function<absl::Status()>& forward) override;
   uint64_t recorded_bytes() const override { return graph_bytes_; }
   absl::Status BeginStep(const StepView& step) override;
   int num_tokens() const override { return sizes_.tokens; }
@@ -74,8 +75,6 @@ class CudaOps : public Ops {
   absl::Status RunPads(const StepSizes& sizes, const std::function<absl::Status()>& forward);
   // After RunPads of the same sizes.
   absl::Status Record(const StepSizes& sizes, const std::function<absl::Status()>& forward);
-  absl::Status RecordAll(const std::function<absl::Status()>& forward);
-  absl::Status WarmUp(const std::function<absl::Status()>& forward);
   // As kernels see them: a view's layers follow those of the view before.
   kernels::cuda::LoraTargets TargetsOf(const LoraDelta& lora, LoraView view) const;
   // What consumers of a projection have left to add.

@@ -191,6 +191,8 @@ class Ops {
   // After Prepare, on every tp_rank. `forward` calls the operators of a whole step: where launches
   // can be recorded it runs here for steps of fixed sizes, and Run replays it.
   virtual absl::Status Record(const std::function<absl::Status()>& forward) = 0;
+  // Once every tp_rank has recorded: a step of the kind that is not.
+  virtual absl::Status WarmUp(const std::function<absl::Status()>& forward) = 0;
   // Device memory of what Record recorded, or after a rehearsal would record.
   virtual uint64_t recorded_bytes() const { return 0; }
   virtual absl::Status BeginStep(const StepView& step) = 0;
