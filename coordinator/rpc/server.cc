@@ -13,10 +13,11 @@
 namespace rootstock {
 namespace {
 
-// A silent group or client is given up after both.
-constexpr int kKeepaliveMs = 5000;
-constexpr int kKeepaliveTimeoutMs = 5000;
-constexpr int kMinPingIntervalMs = 1000;  // what a peer may send
+// A silent group or client is given up after both, within the 5 s in which a stopped rank without
+// peers is to be noticed.
+constexpr int kKeepaliveMs = 1000;
+constexpr int kKeepaliveTimeoutMs = 3500;  // a link that loses packets sends them again meanwhile
+constexpr int kMinPingIntervalMs = 1000;   // what a peer may send
 
 constexpr char kInference[] = "rootstock.v1.Inference";
 constexpr const char* kAlwaysServing[] = {"rootstock.v1.Adapters", "rootstock.v1.Aliases",

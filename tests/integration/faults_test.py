@@ -164,6 +164,23 @@ class Faults(Work):
                     self.assertEqual(answers[label]["samples"][0]["token_ids"],
                                      answer["samples"][0]["token_ids"], label)
 
+    def test_a_stopped_rank_without_peers_is_lost(self):
+        """Within 5 s on a machine that does nothing else; its requests go on elsewhere."""
+        group = self.cluster.start_group(1)
+        requests = self.work(3)
+        self.register()
+        calm = self.cluster.batch(requests)
+        work = self.start_work(requests)
+        self.wait_steps(2)
+        rig.os.kill(group.children()[0], signal.SIGSTOP)
+        rig.wait_for("the loss", lambda: (self.cluster.group() or {}).get("state") != "ready", 8)
+        self.cluster.start_group(1, name="other")
+        self.assertEqual(work.wait(180), 0, work.text()[-2000:])
+        answers = {line["label"]: line for line in work.answers()}
+        for label, answer in calm.items():
+            self.assertEqual(answers[label]["samples"][0]["token_ids"],
+                             answer["samples"][0]["token_ids"], label)
+
     def test_a_rank_that_is_stopped_for_a_moment_goes_on(self):
         group = self.cluster.start_group(2)
         for rank in group.children():
