@@ -8,6 +8,7 @@ class Goldens(golden_test.Goldens):
     device = "cuda"
     pool = ("--num-pages", 4000)
     most_ranks = rig.num_gpus()
+    reload_at_every_size = True
 
 
 if __name__ == "__main__":

@@ -17,6 +17,8 @@ def smollm2():
 
 
 class Goldens(goldens.GoldenCase):
+    reload_at_every_size = False  # else at the largest
+
     def run_model(self, model, path, tp_sizes):
         tp_sizes = self.sizes(tp_sizes)
         self.all_logits(model, path, tp_sizes)
@@ -45,7 +47,7 @@ class Goldens(goldens.GoldenCase):
                                         2 if tp_size == 1 else 1)
                     self.register(cluster, answers)
                     self.mixed_batch(cluster, answers)
-                    if tp_size == tp_sizes[-1]:
+                    if self.reload_at_every_size or tp_size == tp_sizes[-1]:
                         self.evict_and_reload(cluster, answers, tp_size)
                     self.assertEqual(cluster.end_group(), 0, cluster.groups["g0"].text())
 
