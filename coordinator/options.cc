@@ -128,7 +128,7 @@ std::vector<FlagSpec> LimitFlags(CoordinatorOptions& o) {
        .max = 1000000},
       {.name = "max-queue",
        .target = &o.max_queue,
-       .help = "requests that wait; more are shed",
+       .help = "requests that wait; more are shed, half of it for adapters on no device",
        .min = 1,
        .max = 10000000},
   };

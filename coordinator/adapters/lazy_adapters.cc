@@ -45,23 +45,34 @@ bool LazyAdapters::MayHold(const std::string& model, const std::string& tenant) 
   return missing_.Find({tenant, model}, clock_()) == nullptr;
 }
 
-void LazyAdapters::Fetch(const std::string& model, const std::string& tenant, Done done) {
+uint64_t LazyAdapters::Fetch(const std::string& model, const std::string& tenant, Done done) {
   const Key key{tenant, model};
   std::unique_lock lock(mutex_);
+  const uint64_t number = next_++;
   const absl::Status* known = missing_.Find(key, clock_());
   if (known == nullptr) known = refused_.Find(key, clock_());
   if (known != nullptr) {
     const absl::Status refused = *known;
     lock.unlock();
-    return done(refused);
+    done(refused);
+    return number;
   }
-  std::vector<Done>& waiting = waiting_[key];
-  waiting.push_back(std::move(done));
-  if (waiting.size() > 1) return;
+  const auto [it, is_first] = waiting_.try_emplace(key);
+  it->second.emplace(number, std::move(done));
+  if (!is_first) return number;
   lock.unlock();
-  if (post_([this, key] { Finish(key, Register(key)); })) return;
+  if (post_([this, key] { Finish(key, Register(key)); })) return number;
   Finish(key, MakeError(absl::StatusCode::kResourceExhausted, Reason::kQueueFull, "model", model,
                         "too many adapters are being fetched; try again later"));
+  return number;
+}
+
+void LazyAdapters::Forget(const std::string& model, const std::string& tenant, uint64_t waiting) {
+  Done forgotten;  // ends outside the lock
+  const std::lock_guard lock(mutex_);
+  const auto it = waiting_.find({tenant, model});
+  if (it == waiting_.end()) return;
+  if (auto node = it->second.extract(waiting)) forgotten = std::move(node.mapped());
 }
 
 absl::Status LazyAdapters::Register(const Key& key) {
@@ -79,7 +90,7 @@ absl::Status LazyAdapters::Register(const Key& key) {
 }
 
 void LazyAdapters::Finish(const Key& key, const absl::Status& status) {
-  std::vector<Done> waiting;
+  std::map<uint64_t, Done> waiting;
   {
     const std::lock_guard lock(mutex_);
     waiting.swap(waiting_[key]);
@@ -87,7 +98,7 @@ void LazyAdapters::Finish(const Key& key, const absl::Status& status) {
     if (absl::IsNotFound(status)) missing_.Add(key, status, clock_());
     if (absl::IsInvalidArgument(status)) refused_.Add(key, status, clock_());
   }
-  for (const Done& done : waiting) done(status);
+  for (const auto& [number, done] : waiting) done(status);
 }
 
 }  // namespace rootstock

@@ -1,13 +1,13 @@
 // Adapters that a store knows and the registry does not yet.
 #pragma once
 
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
 #include <mutex>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
@@ -34,8 +34,10 @@ class LazyAdapters {
   bool MayHold(const std::string& model, const std::string& tenant);
   // `done` runs once, here or on the job's thread: with OK, NOT_FOUND when the store has no such
   // adapter, else as Registry::Register; RESOURCE_EXHAUSTED / queue_full at once. However many
-  // requests wait for a name, it takes one job.
-  void Fetch(const std::string& model, const std::string& tenant, Done done);
+  // requests wait for a name, it takes one job. Names the waiting one for Forget.
+  uint64_t Fetch(const std::string& model, const std::string& tenant, Done done);
+  // `done` is not run any more, unless it has been or is about to be; the fetch goes on.
+  void Forget(const std::string& model, const std::string& tenant, uint64_t waiting);
 
  private:
   using Key = std::pair<std::string, std::string>;  // tenant, name
@@ -64,7 +66,8 @@ class LazyAdapters {
   const std::function<absl::Time()> clock_;
   const Post post_;
   std::mutex mutex_;
-  std::map<Key, std::vector<Done>> waiting_;
+  std::map<Key, std::map<uint64_t, Done>> waiting_;  // there while its job is under way
+  uint64_t next_ = 1;
   // Strangers can invent what is missing, not what is refused: neither pushes the other out.
   Memory missing_{absl::Seconds(10)};
   Memory refused_{absl::Minutes(1)};

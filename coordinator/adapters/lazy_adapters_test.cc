@@ -129,6 +129,32 @@ TEST_F(LazyAdaptersTest, ManyRequestsOfANameTakeOneJob) {
   EXPECT_EQ(heard.back().code(), absl::StatusCode::kResourceExhausted);
 }
 
+TEST_F(LazyAdaptersTest, WhoIsForgottenHearsNothing) {
+  std::vector<int> heard;
+  const auto wait = [&](int who) {
+    return lazy_->Fetch("pirate", "default",
+                        [&heard, who](const absl::Status&) { heard.push_back(who); });
+  };
+  const uint64_t first = wait(1);
+  wait(2);
+  lazy_->Forget("pirate", "default", first);
+  wait(3);
+  EXPECT_EQ(jobs_.size(), 1u);
+  RunJobs();
+  EXPECT_EQ(heard, (std::vector<int>{2, 3}));
+  lazy_->Forget("pirate", "default", first);  // no harm
+}
+
+TEST_F(LazyAdaptersTest, AFetchThatNobodyWaitsForAnyMoreIsStillTheOnlyOne) {
+  lazy_->Forget("pirate", "default",
+                lazy_->Fetch("pirate", "default", [](const auto&) { FAIL(); }));
+  bool heard = false;
+  lazy_->Fetch("pirate", "default", [&](const absl::Status& status) { heard = status.ok(); });
+  EXPECT_EQ(jobs_.size(), 1u);
+  RunJobs();
+  EXPECT_TRUE(heard);
+}
+
 // Whoever tries again while a store stands still takes two threads, not all.
 TEST_F(LazyAdaptersTest, FetchesOfANameAreFewAndNoOtherRegistrationOfItWaitsForThem) {
   const auto fetch = [this] {

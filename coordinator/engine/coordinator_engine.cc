@@ -12,18 +12,21 @@
 namespace rootstock {
 namespace {
 
-constexpr int64_t kRetryAfterMs = 1000;
-
-absl::Status QueueFull(uint32_t max_queued) {
-  return WithRetryAfter(
-      MakeError(absl::StatusCode::kResourceExhausted, Reason::kQueueFull, "queue",
-                absl::StrCat(max_queued), "requests wait already; try again later"),
-      kRetryAfterMs);
+// What waits for an adapter of the registry, and for a name that is still to be found.
+std::string QueueName(const AdapterHandle& adapter) {
+  return adapter ? adapter->digest.Hex() : std::string();
+}
+std::string QueueName(const GenerateRequest& request) {
+  return absl::StrCat(request.tenant, "/", request.model);
 }
 
 }  // namespace
 
-CoordinatorEngine::CoordinatorEngine(EngineOptions options) : options_(std::move(options)) {
+CoordinatorEngine::CoordinatorEngine(EngineOptions options)
+    : options_(std::move(options)),
+      queue_(std::make_shared<QueueBound>(
+          options_.max_queued,
+          [metrics = options_.metrics](int more) { metrics->queue_requests.Add(more); })) {
   router_ = std::make_unique<Router>(
       options_.queues("router"), options_.clock,
       [this](const RequestPtr& request, const absl::Status& status) { Close(request, status); },
@@ -78,7 +81,13 @@ absl::Status CoordinatorEngine::Precheck(const GenerateRequest& request) const {
     return MakeError(absl::StatusCode::kDeadlineExceeded, Reason::kDeadlineExceeded, "deadline", "",
                      "it had passed when the request came");
   }
-  return queued_ < options_.max_queued ? absl::OkStatus() : QueueFull(options_.max_queued);
+  return request.place ? absl::OkStatus() : queue_->Check();
+}
+
+absl::StatusOr<std::shared_ptr<QueuePlace>> CoordinatorEngine::Enter(
+    const GenerateRequest& request) {
+  RETURN_IF_ERROR(Precheck(request));
+  return queue_->Enter(QueueName(request), options_.clock());
 }
 
 // Everything that can refuse a request before anybody hears of it.
@@ -88,6 +97,12 @@ absl::StatusOr<RequestPtr> CoordinatorEngine::Admit(GenerateRequest& request) {
     request.request_id = absl::StrFormat("req-%016x", options_.random());
   }
   ASSIGN_OR_RETURN(BoundModel bound, ResolveModel(request));
+  std::shared_ptr<QueuePlace> place = std::move(request.place);
+  if (place) {
+    place->Rename(QueueName(bound.content));
+  } else {
+    ASSIGN_OR_RETURN(place, queue_->Enter(QueueName(bound.content), options_.clock()));
+  }
   std::vector<int32_t> prompt;
   if (request.text) {
     ASSIGN_OR_RETURN(prompt, options_.text.encode(*request.text, request.add_special_tokens,
@@ -99,15 +114,11 @@ absl::StatusOr<RequestPtr> CoordinatorEngine::Admit(GenerateRequest& request) {
                                                      std::move(bound.content), options_.random()));
   resolved.resolved_model = std::move(bound.resolved);
   auto live = std::make_shared<LiveRequest>(RequestNumber(next_request_++), std::move(resolved));
-  live->arrived = options_.clock();
+  live->arrived = place->since();
+  live->place = std::move(place);
   if (request.deadline != absl::InfiniteFuture()) {
-    live->deadline = live->arrived + (request.deadline - options_.wall_clock());
+    live->deadline = options_.clock() + (request.deadline - options_.wall_clock());
   }
-  if (++queued_ > options_.max_queued) {
-    --queued_;
-    return QueueFull(options_.max_queued);
-  }
-  options_.metrics->queue_requests.Add(1);
   options_.metrics->queue_tokens.Add(live->resolved.prompt_tokens());
   return live;
 }
@@ -162,15 +173,14 @@ void CoordinatorEngine::Refused(const absl::Status& status) {
   options_.metrics->Ended(status);
 }
 
-void CoordinatorEngine::OnAdmitted(const LiveRequest& request) {
+void CoordinatorEngine::OnAdmitted(LiveRequest& request) {
   LeaveQueue(request);
   ++running_;
   options_.metrics->running_requests.Add(1);
 }
 
-void CoordinatorEngine::LeaveQueue(const LiveRequest& request) {
-  --queued_;
-  options_.metrics->queue_requests.Add(-1);
+void CoordinatorEngine::LeaveQueue(LiveRequest& request) {
+  request.place.reset();
   options_.metrics->queue_tokens.Add(-static_cast<double>(request.resolved.prompt_tokens()));
 }
 
@@ -223,7 +233,7 @@ void CoordinatorEngine::SetPins(std::vector<AdapterPin> pins) { router_->SetPins
 EngineStatus CoordinatorEngine::Status() const {
   EngineStatus out;
   out.draining = draining_;
-  out.queued = static_cast<uint32_t>(std::max<int64_t>(queued_, 0));
+  out.queued = queue_->waiting();
   out.running = static_cast<uint32_t>(std::max<int64_t>(running_, 0));
   out.lora_sharding = options_.shape.sharding;
   const std::lock_guard lock(groups_mutex_);

@@ -77,7 +77,7 @@ class CoordinatorEngine : public Engine, public GroupDirectory {
 
   absl::StatusOr<RequestNumber> Generate(GenerateRequest request,
                                          std::shared_ptr<GenerateSink> sink) override;
-  absl::Status Precheck(const GenerateRequest& request) const override;
+  absl::StatusOr<std::shared_ptr<QueuePlace>> Enter(const GenerateRequest& request) override;
   void Refused(const absl::Status& status) override;
   void Cancel(RequestNumber request) override;
   EngineStatus Status() const override;
@@ -106,6 +106,7 @@ class CoordinatorEngine : public Engine, public GroupDirectory {
     bool drained_before = false;
   };
 
+  absl::Status Precheck(const GenerateRequest& request) const;
   absl::StatusOr<RequestPtr> Admit(GenerateRequest& request);
   absl::StatusOr<BoundModel> ResolveModel(const GenerateRequest& request);
   absl::Status CheckGroup(const GroupInfo& info) const;
@@ -118,13 +119,13 @@ class CoordinatorEngine : public Engine, public GroupDirectory {
   void ShowState(const std::string& group, uint64_t attach, const char* state);
   void OnGroupGone(const std::string& group, uint64_t attach);
   void Close(const RequestPtr& request, const absl::Status& status);
-  void OnAdmitted(const LiveRequest& request);
-  void LeaveQueue(const LiveRequest& request);
+  void OnAdmitted(LiveRequest& request);
+  void LeaveQueue(LiveRequest& request);
 
   const EngineOptions options_;
   std::atomic<bool> draining_ = false;
   std::atomic<uint64_t> next_request_ = 1;
-  std::atomic<int64_t> queued_ = 0;
+  const std::shared_ptr<QueueBound> queue_;
   std::atomic<int64_t> running_ = 0;
 
   mutable std::mutex live_mutex_;

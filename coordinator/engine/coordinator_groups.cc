@@ -161,7 +161,7 @@ GroupCallbacks CoordinatorEngine::CallbacksFor(const std::string& group, uint64_
   Router* router = router_.get();
   GroupCallbacks out;
   out.close = [this](const RequestPtr& r, const absl::Status& status) { Close(r, status); };
-  out.admitted = [this, router, attach](const LiveRequest& request) {
+  out.admitted = [this, router, attach](LiveRequest& request) {
     OnAdmitted(request);
     router->Admitted(attach, request.number);
   };
@@ -169,7 +169,8 @@ GroupCallbacks CoordinatorEngine::CallbacksFor(const std::string& group, uint64_
   out.returned = [router, attach](std::vector<RequestPtr> requests) {
     router->Returned(attach, std::move(requests));
   };
-  out.residency = [router, attach](const Digest& digest, bool resident) {
+  out.residency = [this, router, attach](const Digest& digest, bool resident) {
+    queue_->SetResident(attach, digest.Hex(), resident);
     router->ResidencyChanged(attach, digest, resident);
   };
   out.slow = [router, attach](const Digest& digest) { router->FetchIsSlow(attach, digest); };
@@ -183,6 +184,7 @@ GroupCallbacks CoordinatorEngine::CallbacksFor(const std::string& group, uint64_
       LogWarning("group '", group, "' lost: ", std::string(why.message()));
     }
     ShowState(group, attach, drained ? "drained" : "broken");
+    queue_->Forget(attach);
     router->Gone(attach, [this, group, attach] { OnGroupGone(group, attach); });
   };
   return out;
@@ -223,6 +225,9 @@ absl::StatusOr<std::shared_ptr<GroupListener>> CoordinatorEngine::OnAttached(
                                        options_.queues(absl::StrCat("grp-", info.name)),
                                        CallbacksFor(info.name, attach)));
   std::shared_ptr<GroupEngine> engine = std::move(made);
+  for (const ResidentAdapter& adapter : engine->Snapshot().adapters) {
+    queue_->SetResident(attach, adapter.digest.Hex(), true);
+  }
   it->second.engine = engine;
   it->second.end = engine->stream_end();
   it->second.forming = false;

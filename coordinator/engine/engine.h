@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "coordinator/engine/queue_bound.h"
 #include "coordinator/request/generate.h"
 #include "coordinator/scheduler/lora_sharding.h"
 
@@ -56,9 +57,10 @@ class Engine {
   // sent to `sink`; on success OnAccepted was, and the rest follows on frontend threads.
   virtual absl::StatusOr<RequestNumber> Generate(GenerateRequest request,
                                                  std::shared_ptr<GenerateSink> sink) = 0;
-  // What Generate would refuse before it looks the model up, counted by nobody: a draining engine,
-  // bad fields, a deadline that has passed, a full queue. Never blocks.
-  virtual absl::Status Precheck(const GenerateRequest& request) const = 0;
+  // A place in the queue for a request whose model is still to be found: its waiting counts from
+  // here. Or what Generate would refuse before it looks the model up, counted by nobody: a draining
+  // engine, bad fields, a deadline that has passed, a full queue. Never blocks.
+  virtual absl::StatusOr<std::shared_ptr<QueuePlace>> Enter(const GenerateRequest& request) = 0;
   // Counts a request that ended before Generate could be called.
   virtual void Refused(const absl::Status& status) = 0;
   // Pages are free within two steps; OnDone(CANCELLED) follows, or DEADLINE_EXCEEDED when that is

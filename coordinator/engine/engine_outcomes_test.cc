@@ -228,9 +228,9 @@ TEST(EngineOutcomes, AFullQueueCountsAsOverloadedAndShed) {
   EXPECT_EQ(Shed(world, "queue_full"), 1);
 }
 
-TEST(EngineOutcomes, APrecheckNeedsNoModelAndCountsNothing) {
+TEST(EngineOutcomes, APlaceNeedsNoModelAndCountsNothing) {
   World world({.max_queued = 1});
-  const auto check = [&](GenerateRequest r) { return world.engine->Precheck(r).code(); };
+  const auto check = [&](GenerateRequest r) { return world.engine->Enter(r).status().code(); };
   EXPECT_EQ(check(World::Ask("known to nobody", {5}, 3)), absl::StatusCode::kOk);
   GenerateRequest bad = Long();
   bad.n = 0;

@@ -54,7 +54,7 @@ struct GroupConfig {
 struct GroupCallbacks {
   // The request's answer is complete; its sink is to be closed with the status.
   std::function<void(const RequestPtr&, const absl::Status&)> close;
-  std::function<void(const LiveRequest&)> admitted;  // began to run
+  std::function<void(LiveRequest&)> admitted;  // began to run
   std::function<void(RequestNumber)> ended;
   std::function<void(std::vector<RequestPtr>)> returned;  // to be placed again
   std::function<void(Digest, bool resident)> residency;

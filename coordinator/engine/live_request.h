@@ -8,6 +8,7 @@
 
 #include "absl/time/time.h"
 #include "common/base/ids.h"
+#include "coordinator/engine/queue_bound.h"
 #include "coordinator/engine/residency/group_adapters.h"
 #include "coordinator/request/request.h"
 #include "coordinator/scheduler/scheduler.h"
@@ -69,6 +70,7 @@ struct LiveRequest {
   const RequestNumber number;
   ResolvedRequest resolved;
   std::shared_ptr<TokenSink> sink;
+  std::shared_ptr<QueuePlace> place;             // until a sample has run once
   absl::Time arrived;                            // engine clock
   absl::Time deadline = absl::InfiniteFuture();  // engine clock
   std::vector<Sequence> sequences;

@@ -26,6 +26,8 @@ struct SamplingRequest {
   std::optional<uint64_t> seed;
 };
 
+class QueuePlace;  // of the engine
+
 struct GenerateRequest {
   std::string request_id;
   std::string tenant = "default";
@@ -46,6 +48,7 @@ struct GenerateRequest {
   std::optional<int32_t> prompt_logprobs;
   bool skip_special_tokens = true;
   absl::Time deadline = absl::InfiniteFuture();
+  std::shared_ptr<QueuePlace> place;  // that Engine::Enter gave it; null: none yet
 };
 
 struct GenerateAccepted {

@@ -34,7 +34,10 @@ class FakeEngine : public Engine {
     wake_.notify_all();
     return RequestNumber(calls_.size());
   }
-  absl::Status Precheck(const GenerateRequest&) const override { return precheck; }
+  absl::StatusOr<std::shared_ptr<QueuePlace>> Enter(const GenerateRequest& request) override {
+    if (!precheck.ok()) return precheck;
+    return queue->Enter(request.model, absl::UnixEpoch());
+  }
   void Refused(const absl::Status& status) override {
     std::lock_guard lock(mutex_);
     refused_.push_back(status);
@@ -98,6 +101,7 @@ class FakeEngine : public Engine {
 
   // Set before the calls that they are for.
   absl::Status refusal, precheck;
+  const std::shared_ptr<QueueBound> queue = std::make_shared<QueueBound>(8, [](int) {});
   EngineStatus status;
   mutable std::atomic<int> status_calls = 0;
   std::vector<Digest> unloaded;

@@ -31,22 +31,47 @@ void GenerateCall::Begin(const v1::GenerateRequest& wire, WorkPool* pool, LazyAd
   }
   request->deadline = deadline_;
   if (lazy != nullptr && lazy->MayHold(request->model, request->tenant)) {
-    // Nothing is fetched for a request that is refused whatever the store holds.
-    if (const absl::Status status = engine_->Precheck(*request); !status.ok()) {
-      Refuse(status);
-      return;
-    }
-    const std::string model = request->model;
-    const std::string tenant = request->tenant;
-    lazy->Fetch(model, tenant,
-                [self = self_, request = *std::move(request)](const absl::Status& fetched) mutable {
-                  self->AdmitFetched(fetched, std::move(request));
-                });
-    return;
+    return Await(*std::move(request), lazy);
   }
   const bool taken = pool->Post(
       [self = self_, request = *std::move(request)]() mutable { self->Admit(std::move(request)); });
   if (!taken) Refuse(TooBusy(*pool));
+}
+
+// Nothing is fetched for a request that is refused whatever the store holds, and nothing kept of
+// one that is cancelled.
+void GenerateCall::Await(GenerateRequest request, LazyAdapters* lazy) {
+  auto place = engine_->Enter(request);
+  if (!place.ok()) return Refuse(place.status());
+  request.place = *std::move(place);
+  const std::string model = request.model;
+  const std::string tenant = request.tenant;
+  {
+    const std::lock_guard lock(mutex_);
+    held_ = std::move(request);
+  }
+  const uint64_t waiting =
+      lazy->Fetch(model, tenant, [weak = weak_from_this()](const absl::Status& fetched) {
+        if (const auto self = weak.lock()) self->AdmitFetched(fetched);
+      });
+  bool cancelled = false;
+  {
+    const std::lock_guard lock(mutex_);
+    forget_ = [lazy, model, tenant, waiting] { lazy->Forget(model, tenant, waiting); };
+    cancelled = cancelled_;
+  }
+  if (cancelled) StopFetch();
+}
+
+void GenerateCall::StopFetch() {
+  std::optional<GenerateRequest> request;  // ends outside the lock
+  std::function<void()> forget;
+  {
+    const std::lock_guard lock(mutex_);
+    request = std::exchange(held_, std::nullopt);
+    forget = std::exchange(forget_, nullptr);
+  }
+  if (forget) forget();
 }
 
 bool GenerateCall::StopWaiting() {
@@ -59,7 +84,13 @@ void GenerateCall::Refuse(const absl::Status& status) {
   End(status);
 }
 
-void GenerateCall::AdmitFetched(const absl::Status& fetched, GenerateRequest request) {
+void GenerateCall::AdmitFetched(const absl::Status& fetched) {
+  GenerateRequest request;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!held_) return;  // cancelled
+    request = *std::exchange(held_, std::nullopt);
+  }
   // What no store knows is unknown to the engine too, which says so as ever.
   if (fetched.ok() || absl::IsNotFound(fetched)) return Admit(std::move(request));
   if (!absl::IsCancelled(fetched)) return Refuse(fetched);
@@ -175,6 +206,7 @@ void GenerateCall::OnCancel() {
     backpressure_.Update(outgoing_.size());
   }
   if (number.has_value()) engine_->Cancel(*number);
+  StopFetch();
   Refuse(CancelStatus());
 }
 

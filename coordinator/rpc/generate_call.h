@@ -4,6 +4,7 @@
 #include <grpcpp/support/server_callback.h>
 
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -42,7 +43,9 @@ class GenerateCall : public grpc::ServerWriteReactor<v1::GenerateResponse>,
 
  private:
   void Admit(GenerateRequest request);
-  void AdmitFetched(const absl::Status& fetched, GenerateRequest request);
+  void Await(GenerateRequest request, LazyAdapters* lazy);
+  void AdmitFetched(const absl::Status& fetched);
+  void StopFetch();  // of what is held: nobody waits for it
   // Ends the call before the engine has heard of it, unless something else has.
   void Refuse(const absl::Status& status);
   bool StopWaiting();  // true once
@@ -62,6 +65,9 @@ class GenerateCall : public grpc::ServerWriteReactor<v1::GenerateResponse>,
 
   std::mutex mutex_;
   bool waiting_ = true;  // neither refused nor with the engine
+  // While its adapter is being looked for: the request, and what ends that.
+  std::optional<GenerateRequest> held_;
+  std::function<void()> forget_;
   std::optional<RequestNumber> number_;
   bool cancelled_ = false;
   std::deque<v1::GenerateResponse> outgoing_;  // the first one is being written

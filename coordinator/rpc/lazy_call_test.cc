@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -43,7 +44,11 @@ class LazyCallTest : public ::testing::Test {
         registry_.get(), store, [] { return absl::UnixEpoch(); },
         [this](const std::function<void()>& job) {
           ++jobs_;
-          job();
+          if (hold_) {
+            held_ = job;
+          } else {
+            job();
+          }
           return true;
         });
     inference_ = std::make_unique<InferenceService>(
@@ -80,6 +85,8 @@ class LazyCallTest : public ::testing::Test {
   std::unique_ptr<RpcServer> server_;
   std::unique_ptr<v1::Inference::Stub> stub_;
   std::atomic<int> jobs_ = 0, loads_ = 0;
+  bool hold_ = false;
+  std::function<void()> held_;  // a fetch that takes long
 };
 
 TEST_F(LazyCallTest, WhatTheEngineRefusesAnywayIsNotFetched) {
@@ -101,6 +108,31 @@ TEST_F(LazyCallTest, ARefusedAdapterIsTheClientsErrorAndFetchedOnce) {
   }
   EXPECT_EQ(loads_, 1);
   EXPECT_TRUE(engine_.calls().empty());
+}
+
+// They count as waiting from the first moment, and leave nothing when they are cancelled.
+TEST_F(LazyCallTest, ThoseWhoWaitForAStoreStandInTheQueue) {
+  hold_ = true;
+  v1::GenerateRequest request;
+  request.set_model("dora");
+  request.mutable_token_ids()->add_ids(4);
+  std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
+  std::vector<std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>>> calls;
+  for (uint32_t i = 1; i <= 2; ++i) {
+    contexts.push_back(std::make_unique<grpc::ClientContext>());
+    calls.push_back(stub_->Generate(contexts.back().get(), request));
+    while (engine_.queue->waiting() < i) std::this_thread::yield();
+  }
+  v1::ErrorDetail detail;  // two of eight: no third for one name
+  EXPECT_EQ(Ask(&detail).error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(detail.reason(), "queue_full");
+  contexts[0]->TryCancel();
+  EXPECT_EQ(calls[0]->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  while (engine_.queue->waiting() > 1) std::this_thread::yield();
+  EXPECT_EQ(jobs_, 1);
+  held_();
+  EXPECT_EQ(calls[1]->Finish().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  while (engine_.queue->waiting() > 0) std::this_thread::yield();
 }
 
 }  // namespace
