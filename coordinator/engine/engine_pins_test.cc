@@ -56,6 +56,35 @@ TEST(EngineUnload, F1F2FreesEveryTierOfEveryGroupAndReportsTheBytes) {
   world.ExpectClean();
 }
 
+// A store that stands still holds up nobody who takes an adapter away.
+TEST(EngineUnload, F1ASlowFetchThatNobodyWantsAnyMoreIsNotWaitedFor) {
+  World world;
+  FakeGroup& group = world.AddGroup("g");
+  const Digest a = world.Add("a");
+  group.HoldFetch(a, true);
+  const auto sent = world.Generate(World::Ask("a", {5, 6}, 4));
+  world.Settle();
+  world.engine->Cancel(sent.number);
+  world.Settle();
+  ASSERT_TRUE(sent.heard->done);
+  world.Unregister("a");
+  const auto freed = Unload(world, a);
+  world.Settle();
+  EXPECT_EQ(freed->calls, 0);
+  world.executor.Advance(absl::Seconds(2));
+  world.Settle();
+  EXPECT_EQ(freed->calls, 1);
+  const auto again = Unload(world, a);
+  world.Settle();
+  EXPECT_EQ(again->calls, 1);
+  group.HoldFetch(a, false);
+  world.Settle();
+  EXPECT_TRUE(group.fetched().empty());
+  EXPECT_TRUE(group.on_host().empty());
+  EXPECT_EQ(freed->calls, 1);
+  world.ExpectClean();
+}
+
 TEST(EngineUnload, F5DrainsWhatWasAcceptedAndKeepsLaterOnesBack) {
   World world;
   FakeGroup& group = world.AddGroup("g");

@@ -199,6 +199,10 @@ void GroupAdapters::Settle(Entry& entry) {
     window_.Unqueue(entry);
     entry.state = Residency::kAbsent;
   }
+  // No Unload waits for a store that takes long. What it brings is dropped when it has ended.
+  if (entry.state == Residency::kFetching && entry.slow) {
+    for (const UnloadDone& done : std::exchange(entry.unloads, {})) done({});
+  }
   if (entry.state == Residency::kFetched) {
     GiveBackPages(entry);
     fetched_.erase({entry.line_key, &entry});

@@ -61,7 +61,8 @@ class GroupAdapters {
   void Use(const Digest& digest);
   void Unuse(const Digest& digest, CommandId last_step);
   // Forget it, on the nodes' hosts and disks too, once nothing waits for it or uses it; then tells
-  // how many bytes that freed. `done` may be empty.
+  // how many bytes that freed: none of a slow fetch, which is not waited for and leaves nothing.
+  // `done` may be empty.
   void Unload(const Digest& digest, UnloadDone done);
   // These are fetched, loaded and never evicted, from a place in line as of `order`; those pinned
   // before and not among them are as any other.

@@ -143,7 +143,10 @@ GroupAdapters::Event GroupAdapters::Completed(const Completion& completion) {
 
 std::vector<Digest> GroupAdapters::Tick() {
   std::vector<Digest> out;
-  for (const Entry* entry : window_.FindSlow(port_.clock())) out.push_back(entry->digest);
+  for (Entry* entry : window_.FindSlow(port_.clock())) {
+    out.push_back(entry->digest);
+    Settle(*entry);
+  }
   SendFetches();
   RetryPins();
   for (const Digest& digest : std::exchange(refused_drops_, {})) {
