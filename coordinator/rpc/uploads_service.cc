@@ -9,6 +9,7 @@
 #include "common/base/status.h"
 #include "coordinator/adapters/adapter_path.h"
 #include "coordinator/rpc/adapter_message.h"
+#include "coordinator/rpc/finished_uploads.h"
 #include "coordinator/rpc/page.h"
 #include "coordinator/rpc/status.h"
 #include "rootstock/v1/uploads.grpc.pb.h"
@@ -30,7 +31,7 @@ absl::StatusOr<std::vector<UploadFile>> FilesOf(const v1::StartUploadRequest& re
   return files;
 }
 
-void Fill(const UploadState& state, v1::Upload* out) {
+void FillUpload(const UploadState& state, v1::Upload* out) {
   out->set_upload_id(state.id);
   for (const UploadFile& file : state.files) {
     v1::UploadFile* wire = out->add_files();
@@ -76,7 +77,7 @@ class WriteCall : public grpc::ServerReadReactor<v1::WriteUploadRequest> {
     return writer_->Append(message_.file(), message_.offset(), message_.data());
   }
   void End(const absl::Status& status) {
-    if (writer_ != nullptr) Fill(writer_->state(), response_);
+    if (writer_ != nullptr) FillUpload(writer_->state(), response_);
     writer_.reset();  // before the client hears: its next call may write
     metrics_.Ended(status, /*is_finish=*/false);
     Finish(ToGrpcStatus(status, context_));
@@ -122,7 +123,7 @@ class UploadsService::Service : public v1::Uploads::CallbackService {
     return RunUnary(context, pool_, [this, request, response]() -> absl::Status {
       ASSIGN_OR_RETURN(const UploadState state,
                        uploads_->Get(TenantOf(request->tenant()), request->upload_id()));
-      Fill(state, response);
+      FillUpload(state, response);
       return absl::OkStatus();
     });
   }
@@ -142,9 +143,12 @@ class UploadsService::Service : public v1::Uploads::CallbackService {
             ASSIGN_OR_RETURN(
                 const AdapterEntry entry,
                 registry_->RegisterDirectory(request->name(), dir, tenant, request->new_version()));
-            return AdapterMessages(engine_->Status(), model_)
-                .Fill(entry, registry_->FindDigest(entry.digest), response->mutable_adapter());
+            finished_.Add(tenant, request->upload_id(), request->name(), entry.version);
+            return Fill(entry, response);
           });
+      if (absl::IsNotFound(finished) && TellAgain(tenant, *request, response)) {
+        return absl::OkStatus();
+      }
       metrics_.Ended(finished, /*is_finish=*/true);
       return finished;
     });
@@ -159,12 +163,26 @@ class UploadsService::Service : public v1::Uploads::CallbackService {
   }
 
  private:
+  absl::Status Fill(const AdapterEntry& entry, v1::RegisterResponse* response) {
+    return AdapterMessages(engine_->Status(), model_)
+        .Fill(entry, registry_->FindDigest(entry.digest), response->mutable_adapter());
+  }
+
+  // Whether it was finished before, and what came of it is still there.
+  bool TellAgain(const std::string& tenant, const v1::FinishUploadRequest& request,
+                 v1::RegisterResponse* response) {
+    const auto version = finished_.Find(tenant, request.upload_id(), request.name());
+    if (!version) return false;
+    const auto entry = registry_->Get(request.name(), tenant, *version);
+    return entry.ok() && Fill(*entry, response).ok();
+  }
+
   absl::Status Begin(const v1::StartUploadRequest& request, v1::Upload* response) {
     const std::string tenant = TenantOf(request.tenant());
     RETURN_IF_ERROR(CheckTenant(tenant));
     ASSIGN_OR_RETURN(std::vector<UploadFile> files, FilesOf(request));
     ASSIGN_OR_RETURN(const UploadState state, uploads_->Start(tenant, std::move(files)));
-    Fill(state, response);
+    FillUpload(state, response);
     return absl::OkStatus();
   }
 
@@ -175,6 +193,7 @@ class UploadsService::Service : public v1::Uploads::CallbackService {
   WorkPool* const pool_;
   WorkPool* const registrations_;
   const UploadMetrics metrics_;
+  FinishedUploads finished_;
 };
 
 UploadsService::UploadsService(UploadStore* uploads, Registry* registry, Engine* engine,

@@ -190,6 +190,22 @@ TEST_F(UploadsServiceTest, WhatWasRefusedForItsNameCanBeFinishedUnderAnother) {
   EXPECT_EQ(Counted("ok"), 1);
 }
 
+// The answer of the first call may have been lost.
+TEST_F(UploadsServiceTest, FinishMayBeToldAgain) {
+  v1::Upload upload, written;
+  ASSERT_TRUE(Start("weights", &upload).ok());
+  ASSERT_TRUE(
+      Write(upload.upload_id(), {{kConfig, 0, "{}"}, {kWeights, 0, "weights"}}, &written).ok());
+  v1::Adapter first, again;
+  ASSERT_TRUE(Finish(upload.upload_id(), "pirate", &first).ok());
+  ASSERT_TRUE(Finish(upload.upload_id(), "pirate", &again).ok());
+  EXPECT_EQ(again.SerializeAsString(), first.SerializeAsString());
+  EXPECT_EQ(Counted("ok"), 1);
+  EXPECT_EQ(Finish(upload.upload_id(), "other", &again).error_code(), grpc::StatusCode::NOT_FOUND);
+  ASSERT_TRUE(registry_->Unregister("pirate", "default").ok());
+  EXPECT_EQ(Finish(upload.upload_id(), "pirate", &again).error_code(), grpc::StatusCode::NOT_FOUND);
+}
+
 TEST_F(UploadsServiceTest, WhatIsNotWantedIsAborted) {
   v1::Upload upload, written;
   ASSERT_TRUE(Start("weights", &upload).ok());
