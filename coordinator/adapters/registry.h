@@ -41,6 +41,7 @@ struct AdapterEntry {
   uint64_t blob_bytes = 0;
   std::string receipt_json;        // of the content; empty in a list
   std::string config_json = "{}";  // of the version's own directory; empty in a list
+  std::string stored_in;  // "coordinator", its disk; "object", its store only; empty: it is lost
   int64_t registered_unix_ms = 0;
   int64_t last_used_unix_ms = 0;     // 0: never
   bool newest = false;               // what the bare name means

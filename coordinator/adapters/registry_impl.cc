@@ -148,6 +148,11 @@ AdapterEntry Registry::Impl::Describe(const Key& key, uint32_t number,
   out.state = version.state;
   out.digest = version.digest;
   out.blob_bytes = contents->by_digest.at(version.digest).content->blob_bytes;
+  if (contents->blobs.IsOnDisk(version.digest)) {
+    out.stored_in = "coordinator";
+  } else if (options.blobs.remote != nullptr && version.state != AdapterState::kFailed) {
+    out.stored_in = "object";
+  }
   out.registered_unix_ms = version.registered_ms;
   out.last_used_unix_ms = version.last_used_ms;
   out.newest = names.Newest(key) == number;

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "common/base/status.h"
+#include "common/objects/object_store.h"
 #include "coordinator/adapters/registry_fixture.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -314,6 +315,25 @@ TEST_F(RegistryTest, ATenantUnloadsNothingThatAnotherOneNames) {
   EXPECT_TRUE(registry_->Unloadable("a", "default", 0)->empty());
   ASSERT_TRUE(registry_->Unregister("b", "other").ok());
   EXPECT_EQ(registry_->Unloadable("a", "default", 0)->size(), 1u);
+}
+
+TEST_F(RegistryTest, TellsWhereContentLies) {
+  fs::create_directories(base_ / "store");
+  auto remote = *OpenObjectStore(*ParseStoreUri("file://" + (base_ / "store").string()), {});
+  const auto cached = *Registry::Open(
+      {.data_dir = base_ / "cached",
+       .adapter_root = base_ / "root",
+       .base_name = "base-model",
+       .loader = LoadText,
+       .blobs = {.max_bytes = 1, .remote = std::move(remote), .remote_name = "store"},
+       .unix_ms = [] { return int64_t{1}; }});
+  for (const char* name : {"one", "two"}) {  // the disk has room for one
+    ASSERT_TRUE(cached->Register(name, name, "default").ok());
+  }
+  EXPECT_EQ(cached->Get("one", "default")->stored_in, "object");
+  EXPECT_EQ(cached->Get("two", "default")->stored_in, "coordinator");
+  ASSERT_TRUE(registry_->Register("one", "one", "default").ok());
+  EXPECT_EQ(registry_->List("default", {}, 1).at(0).stored_in, "coordinator");
 }
 
 }  // namespace

@@ -25,14 +25,14 @@ std::string Places(const Message& adapter) {
   return out.empty() ? "in no group" : out;
 }
 
-// The fastest place that holds it anywhere.
+// The fastest place that holds it anywhere: beside the groups' the coordinator's disk or its store.
 std::string TierOf(const v1::AdapterSummary& adapter) {
   for (const char* tier : {"device", "host", "disk"}) {
     for (const v1::Residency& place : adapter.residency()) {
       if (place.tier() == tier) return tier;
     }
   }
-  return "coordinator";
+  return adapter.stored_in().empty() ? "lost" : adapter.stored_in();
 }
 
 std::string Time(int64_t unix_ms) {
@@ -78,6 +78,7 @@ void PrintReceipt(const v1::Adapter& adapter) {
                 pages.group().c_str(), pages.sharding().c_str());
   }
   std::printf("resident  %s\n", Places(adapter).c_str());
+  std::printf("stored    %s\n", adapter.stored_in().empty() ? "lost" : adapter.stored_in().c_str());
   for (const v1::Residency& place : adapter.residency()) {
     if (place.tp_rank_bytes().empty()) continue;
     std::printf("bytes     %s by tp_rank of %s\n",

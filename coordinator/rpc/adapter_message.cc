@@ -24,6 +24,7 @@ void FillCommon(const AdapterEntry& entry, Message* out) {
   out->set_registered_unix_ms(entry.registered_unix_ms);
   out->set_last_used_unix_ms(entry.last_used_unix_ms);
   out->set_version(entry.version);
+  out->set_stored_in(entry.stored_in);
   out->set_newest(entry.newest);
   for (const std::string& group : entry.pins) out->add_pins(ShownPin(group));
   for (const std::string& alias : entry.aliases) out->add_aliases(alias);

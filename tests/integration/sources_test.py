@@ -6,6 +6,7 @@ import re
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import unittest
 
@@ -140,6 +141,10 @@ class ObjectStore(unittest.TestCase):
         # The disk has room for one; groups get the other out of the bucket.
         stored = [file.name for file in (self.cluster.folder / "data/blobs").glob("[0-9a-f]*")]
         self.assertEqual(stored, digests[1:])
+        listed = subprocess.run([rig.BIN / "loractl", "--address", self.cluster.address, "adapter",
+                                 "list"], capture_output=True, text=True, check=True).stdout
+        self.assertRegex(listed, r"(?m)^first@1 +object ")
+        self.assertRegex(listed, r"(?m)^second@1 +coordinator ")
         def stored():
             return self.cluster.metric("adapters_resident", group="", tier="object")
         before = stored()
