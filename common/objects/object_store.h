@@ -34,8 +34,8 @@ struct ObjectStoreOptions {
   absl::Duration stall_timeout = absl::Seconds(10);  // without a byte
   // A transfer that goes on moves so many bytes in each such time; else a store that drips would
   // hold its thread for ever.
-  uint64_t least_bytes = uint64_t{1} << 20;
-  absl::Duration least_bytes_within = absl::Minutes(1);
+  uint64_t least_bytes = uint64_t{256} << 10;
+  absl::Duration least_bytes_within = absl::Seconds(15);
   absl::Duration total_timeout = absl::Hours(1);  // of a try; nothing is tried again after it
   int max_retries = 3;
   absl::Duration first_retry = absl::Milliseconds(100);  // doubled each time, with jitter

@@ -144,7 +144,7 @@ TEST(S3FaultsTest, ADripEnds) {
   EXPECT_EQ(slow.status.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(std::string(slow.status.message()),
               testing::ContainsRegex("^uri=s3://bucket/pre/a b: only [0-9]+ bytes came in 1s, "
-                                     "not 1048576"));
+                                     "not 262144"));
   options.least_bytes = 1;
   options.total_timeout = absl::Seconds(2);
   options.max_retries = 3;
