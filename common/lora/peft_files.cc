@@ -1,5 +1,6 @@
 #include "common/lora/peft_files.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -7,9 +8,11 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <climits>
 #include <cstring>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/lora/peft_config.h"
@@ -27,20 +30,21 @@ absl::Status PathInvalid(absl::StatusCode code, const std::string& path, const s
   return MakeError(code, Reason::kPathInvalid, "path", path, text);
 }
 
-bool IsInside(const fs::path& file, const fs::path& dir) {
-  const auto [end, unused] = std::mismatch(dir.begin(), dir.end(), file.begin(), file.end());
-  return end == dir.end();
-}
-
 // Name of a pickled weights file in DIR; empty for none. adapter_model.* comes first.
-std::string FindPickle(const fs::path& dir) {
-  std::error_code error;
+std::string FindPickle(const PeftDirectory& dir) {
+  const int fd = openat(dir.fd(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  DIR* const entries = fd < 0 ? nullptr : fdopendir(fd);
+  if (entries == nullptr) {
+    if (fd >= 0) close(fd);
+    return "";
+  }
+  const absl::Cleanup closing = [entries] { closedir(entries); };
   std::string found;
-  int seen = 0;
-  for (fs::directory_iterator it(dir, error), end; !error && it != end && seen < kMaxEntries;
-       it.increment(error), ++seen) {
-    const std::string name = it->path().filename().string();
-    const std::string suffix = it->path().extension().string();
+  for (int seen = 0; seen < kMaxEntries; ++seen) {
+    const dirent* const entry = readdir(entries);
+    if (entry == nullptr) break;
+    const std::string name = entry->d_name;
+    const std::string suffix = fs::path(name).extension().string();
     if (std::find(kPickleSuffixes.begin(), kPickleSuffixes.end(), suffix) ==
         kPickleSuffixes.end()) {
       continue;
@@ -51,7 +55,33 @@ std::string FindPickle(const fs::path& dir) {
   return found;
 }
 
+// What the link NAME of DIR points to; empty for no link, or none that can be read.
+std::string TargetOf(const PeftDirectory& dir, const std::string& name) {
+  std::array<char, NAME_MAX + 1> target;
+  const ssize_t bytes = readlinkat(dir.fd(), name.c_str(), target.data(), target.size());
+  return bytes > 0 ? std::string(target.data(), static_cast<size_t>(bytes)) : "";
+}
+
+// O_NONBLOCK: opening a pipe must not wait for its writer.
+int OpenNoLink(const PeftDirectory& dir, const std::string& name) {
+  return openat(dir.fd(), name.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+}
+
 }  // namespace
+
+PeftDirectory::PeftDirectory(PeftDirectory&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+PeftDirectory::~PeftDirectory() {
+  if (fd_ >= 0) close(fd_);
+}
+
+absl::StatusOr<PeftDirectory> PeftDirectory::Open(const fs::path& dir) {
+  const int fd = open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd >= 0) return PeftDirectory(fd);
+  const bool absent = errno == ENOENT;
+  return PathInvalid(absent ? absl::StatusCode::kNotFound : absl::StatusCode::kInvalidArgument,
+                     dir.filename().string(),
+                     errno == ENOTDIR ? "is no directory" : std::strerror(errno));
+}
 
 SteadyFile::SteadyFile(int fd, uint64_t size, std::string name)
     : fd_(fd), size_(size), name_(std::move(name)) {}
@@ -61,29 +91,25 @@ SteadyFile::~SteadyFile() {
   if (fd_ >= 0) close(fd_);
 }
 
-absl::StatusOr<SteadyFile> SteadyFile::Open(const fs::path& dir, const std::string& name) {
-  std::error_code error;
-  const fs::path root = fs::canonical(dir, error);
-  if (error) return PathInvalid(absl::StatusCode::kNotFound, dir.string(), error.message());
-  const fs::path real = fs::canonical(dir / name, error);
-  if (error) {
-    return PathInvalid(absl::StatusCode::kNotFound, (dir / name).string(), error.message());
+absl::StatusOr<SteadyFile> SteadyFile::Open(const PeftDirectory& dir, const std::string& name) {
+  int fd = OpenNoLink(dir, name);
+  if (fd < 0 && errno == ELOOP) {
+    const std::string target = TargetOf(dir, name);
+    if (target.empty() || target.find('/') != std::string::npos) {
+      return PathInvalid(absl::StatusCode::kInvalidArgument, name,
+                         "is a link out of its directory");
+    }
+    fd = OpenNoLink(dir, target);
   }
-  if (!IsInside(real, root)) {
-    return PathInvalid(absl::StatusCode::kInvalidArgument, (dir / name).string(),
-                       "is a link out of its directory");
-  }
-  // O_NONBLOCK: opening a pipe must not wait for its writer.
-  const int fd = open(real.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
   if (fd < 0) {
-    return PathInvalid(absl::StatusCode::kInvalidArgument, (dir / name).string(),
-                       std::strerror(errno));
+    return PathInvalid(
+        errno == ENOENT ? absl::StatusCode::kNotFound : absl::StatusCode::kInvalidArgument, name,
+        std::strerror(errno));
   }
   struct stat st{};
   if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
     close(fd);
-    return PathInvalid(absl::StatusCode::kInvalidArgument, (dir / name).string(),
-                       "is not a regular file");
+    return PathInvalid(absl::StatusCode::kInvalidArgument, name, "is not a regular file");
   }
   return SteadyFile(fd, static_cast<uint64_t>(st.st_size), name);
 }
@@ -107,20 +133,11 @@ absl::Status SteadyFile::ReadAt(uint64_t offset, std::span<uint8_t> out) const {
   return absl::OkStatus();
 }
 
-absl::Status CheckPeftDirectory(const fs::path& dir) {
-  std::error_code error;
-  const auto status = fs::status(dir, error);
-  if (fs::is_directory(status)) return absl::OkStatus();
-  return PathInvalid(
-      fs::exists(status) ? absl::StatusCode::kInvalidArgument : absl::StatusCode::kNotFound,
-      dir.string(), "is no directory");
-}
-
-absl::StatusOr<std::string> ReadPeftConfigFile(const fs::path& dir) {
+absl::StatusOr<std::string> ReadPeftConfigFile(const PeftDirectory& dir) {
   auto file = SteadyFile::Open(dir, kPeftConfigFile);
   if (absl::IsNotFound(file.status())) {
     return MakeError(absl::StatusCode::kNotFound, Reason::kConfigInvalid, kPeftConfigFile, "",
-                     absl::StrCat("no such file in ", dir.string()));
+                     "no such file in the directory");
   }
   RETURN_IF_ERROR(file.status());
   if (file->size() > kMaxPeftConfigBytes) {
@@ -133,7 +150,7 @@ absl::StatusOr<std::string> ReadPeftConfigFile(const fs::path& dir) {
   return text;
 }
 
-absl::StatusOr<SteadyFile> OpenPeftWeights(const fs::path& dir) {
+absl::StatusOr<SteadyFile> OpenPeftWeights(const PeftDirectory& dir) {
   auto file = SteadyFile::Open(dir, kPeftWeightsFile);
   if (!absl::IsNotFound(file.status())) return file;
   if (const std::string pickle = FindPickle(dir); !pickle.empty()) {
@@ -142,7 +159,7 @@ absl::StatusOr<SteadyFile> OpenPeftWeights(const fs::path& dir) {
                                      kPeftWeightsFile));
   }
   return MakeError(absl::StatusCode::kNotFound, Reason::kPathInvalid, kPeftWeightsFile, "",
-                   absl::StrCat("no such file in ", dir.string()));
+                   "no such file in the directory");
 }
 
 bool LooksPickled(std::span<const uint8_t> p) {

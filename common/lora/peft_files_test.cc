@@ -1,12 +1,16 @@
 // Files that somebody shortens, lengthens or writes while they are read.
 #include "common/lora/peft_files.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <cmath>
+#include <cstdio>
 #include <cstring>
+#include <set>
 #include <thread>
+#include <tuple>
 
 #include "common/base/status.h"
 #include "common/lora/peft_loader.h"
@@ -22,7 +26,7 @@ class SteadyFileTest : public testing::Test {
  protected:
   fs::path path() const { return dir_.path() / kPeftWeightsFile; }
   SteadyFile Open() const {
-    auto file = SteadyFile::Open(dir_.path(), kPeftWeightsFile);
+    auto file = SteadyFile::Open(*PeftDirectory::Open(dir_.path()), kPeftWeightsFile);
     EXPECT_TRUE(file.ok()) << file.status();
     return *std::move(file);
   }
@@ -121,6 +125,38 @@ TEST_F(SteadyFileTest, F8LoadsBesideAWriterEndInNumbersOrInAReason) {
   }
   over = true;
   writer.join();
+}
+
+// Two directories of equal shapes that change places without end: no adapter has the one's config
+// and the other's numbers.
+TEST_F(SteadyFileTest, F8FilesOfADirectoryThatIsReplacedAreOfOneDirectory) {
+  const fs::path one = dir_.path() / "one", two = dir_.path() / "two";
+  std::set<std::string> whole;
+  for (const auto& [path, alpha, seed] : {std::tuple{one, "16", 1}, std::tuple{two, "32", 2}}) {
+    TestTensors tensors;
+    AddPair(tensors, PeftPath(0, Module::kQ), 8, 64, 64, seed);
+    fs::create_directory(path);
+    const std::string config = TestConfig(std::string(R"("lora_alpha": )") + alpha);
+    std::ofstream(path / "adapter_config.json") << config;
+    std::ofstream(path / kPeftWeightsFile, std::ios::binary) << SafetensorsBytes(tensors);
+    const auto adapter = LoadPeftAdapter(path, TestModel(), {});
+    ASSERT_TRUE(adapter.ok()) << adapter.status();
+    whole.insert(EncodeCanonical(*adapter, TestModel()));
+  }
+  ASSERT_EQ(whole.size(), 2u);
+  std::atomic<bool> over = false;
+  std::thread exchanging([&] {
+    while (!over) renameat2(AT_FDCWD, one.c_str(), AT_FDCWD, two.c_str(), RENAME_EXCHANGE);
+  });
+  std::set<std::string> read;
+  for (int i = 0; i < 100000 && (i < 2000 || read.size() < 2); ++i) {
+    const auto adapter = LoadPeftAdapter(one, TestModel(), {});
+    if (!adapter.ok()) continue;
+    read.insert(EncodeCanonical(*adapter, TestModel()));
+  }
+  over = true;
+  exchanging.join();
+  EXPECT_EQ(read, whole);
 }
 
 }  // namespace

@@ -179,9 +179,9 @@ absl::Status CheckTargetsKnown(const PeftConfig& config) {
 
 }  // namespace
 
-absl::StatusOr<PeftAdapter> LoadPeftAdapter(const std::filesystem::path& dir,
+absl::StatusOr<PeftAdapter> LoadPeftAdapter(const std::filesystem::path& path,
                                             const ModelSpec& model, const PeftLimits& limits) {
-  RETURN_IF_ERROR(CheckPeftDirectory(dir));
+  ASSIGN_OR_RETURN(const PeftDirectory dir, PeftDirectory::Open(path));
   ASSIGN_OR_RETURN(const std::string text, ReadPeftConfigFile(dir));
   ASSIGN_OR_RETURN(const PeftConfig config, ParsePeftConfig(text));
   RETURN_IF_ERROR(CheckTargetsKnown(config));

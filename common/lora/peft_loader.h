@@ -29,10 +29,11 @@ struct PeftAdapter {
   std::vector<std::string> harmless_fields;
 };
 
-// Reads DIR for `model`. Nothing is allocated for a file's claims before they are checked; the
-// files are read once and copied. Errors carry one of adapter_rejects_total's reasons and name
-// field, tensor or file: kInvalidArgument, or kNotFound for a missing directory or file.
-absl::StatusOr<PeftAdapter> LoadPeftAdapter(const std::filesystem::path& dir,
+// Reads the directory for `model`. Nothing is allocated for a file's claims before they are
+// checked; the files are of one directory, also where another takes its path meanwhile, read once
+// and copied. Errors carry one of adapter_rejects_total's reasons and name field, tensor or file:
+// kInvalidArgument, or kNotFound for a missing directory or file.
+absl::StatusOr<PeftAdapter> LoadPeftAdapter(const std::filesystem::path& path,
                                             const ModelSpec& model, const PeftLimits& limits);
 
 std::string EncodeCanonical(const PeftAdapter& adapter, const ModelSpec& model);

@@ -1,6 +1,11 @@
 #include "coordinator/adapters/adapter_path.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
@@ -22,7 +27,29 @@ absl::Status BadPath(const std::string& path, const std::string& why) {
   return InvalidField(Reason::kPathInvalid, "path", path, why);
 }
 
+// `real` under `root`, both without links: one that has come into it since is not followed. -1 with
+// errno.
+int OpenWithoutLinks(const fs::path& root, const fs::path& real) {
+  constexpr int kFlags = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
+  int fd = open(root.c_str(), kFlags);
+  for (const fs::path& part : real.lexically_relative(root)) {
+    if (fd < 0) break;
+    const int next = openat(fd, part.c_str(), kFlags | O_NOFOLLOW);
+    const int error = errno;
+    close(fd);
+    errno = error;
+    fd = next;
+  }
+  return fd;
+}
+
 }  // namespace
+
+AdapterDirectory::~AdapterDirectory() {
+  if (fd_ >= 0) close(fd_);
+}
+
+fs::path AdapterDirectory::path() const { return absl::StrCat("/proc/self/fd/", fd_); }
 
 absl::Status CheckAdapterName(const std::string& name) {
   if (IsPlainName(name)) return absl::OkStatus();
@@ -45,7 +72,7 @@ absl::Status CheckNewName(const std::string& name, const std::string& tenant,
                    "is the served base model's name");
 }
 
-absl::StatusOr<fs::path> ResolveAdapterPath(const fs::path& root, const std::string& path) {
+absl::StatusOr<AdapterDirectory> OpenAdapterPath(const fs::path& root, const std::string& path) {
   if (root.empty()) return BadPath(path, "the coordinator was started without --adapter-root");
   if (path.empty()) return BadPath(path, "empty; it names a directory under --adapter-root");
   if (path.find('\0') != std::string::npos) return BadPath("", "holds a NUL byte");
@@ -65,8 +92,12 @@ absl::StatusOr<fs::path> ResolveAdapterPath(const fs::path& root, const std::str
   if (error) return BadPath(path, "under --adapter-root: " + error.message());
   if (!IsInside(real_root, real)) return BadPath(path, "leads out of --adapter-root");
   if (!fs::is_directory(real, error)) return BadPath(path, "not a directory");
+  const int fd = OpenWithoutLinks(real_root, real);
+  if (fd < 0) return BadPath(path, absl::StrCat("changed meanwhile: ", std::strerror(errno)));
+  AdapterDirectory directory(fd);
   int files = 0;
-  for (fs::directory_iterator it(real, error), end; !error && it != end; it.increment(error)) {
+  for (fs::directory_iterator it(directory.path(), error), end; !error && it != end;
+       it.increment(error)) {
     if (++files > kMaxFiles) return BadPath(path, "holds more than 1000 files");
     std::error_code broken;
     const fs::path target = fs::canonical(it->path(), broken);
@@ -76,7 +107,7 @@ absl::StatusOr<fs::path> ResolveAdapterPath(const fs::path& root, const std::str
     }
   }
   if (error) return BadPath(path, error.message());
-  return real;
+  return directory;
 }
 
 }  // namespace rootstock

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <string>
+#include <utility>
 
 #include "absl/status/statusor.h"
 
@@ -18,10 +19,25 @@ absl::Status CheckTenant(const std::string& tenant);
 absl::Status CheckNewName(const std::string& name, const std::string& tenant,
                           const std::string& base_name);
 
-// The directory under `root` that `path` names, relative to it or absolute. path_invalid for
-// "..", what lies elsewhere or does not exist, and what leads out of the root through a symlink,
-// the directory's files included.
-absl::StatusOr<std::filesystem::path> ResolveAdapterPath(const std::filesystem::path& root,
-                                                         const std::string& path);
+// A directory that is held open. Closes itself.
+class AdapterDirectory {
+ public:
+  explicit AdapterDirectory(int fd) : fd_(fd) {}
+  AdapterDirectory(AdapterDirectory&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  AdapterDirectory& operator=(AdapterDirectory&&) = delete;
+  ~AdapterDirectory();
+
+  // Means this directory as long as it is held, whatever is moved or linked meanwhile.
+  std::filesystem::path path() const;
+
+ private:
+  int fd_;
+};
+
+// The directory under `root` that `path` names, relative to it or absolute, opened without leaving
+// the root. path_invalid for "..", what lies elsewhere or does not exist, and what leads out of the
+// root through a symlink, the directory's files included.
+absl::StatusOr<AdapterDirectory> OpenAdapterPath(const std::filesystem::path& root,
+                                                 const std::string& path);
 
 }  // namespace rootstock

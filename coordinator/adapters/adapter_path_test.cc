@@ -1,6 +1,12 @@
 #include "coordinator/adapters/adapter_path.h"
 
+#include <fcntl.h>
+
+#include <atomic>
+#include <cstdio>
 #include <fstream>
+#include <string>
+#include <thread>
 
 #include "common/base/status.h"
 #include "gtest/gtest.h"
@@ -43,19 +49,21 @@ class AdapterPath : public testing::Test {
     std::ofstream(base_ / "root" / "good" / "adapter_config.json") << "{}";
   }
   Reason ReasonOf(const std::string& path) {
-    const auto got = ResolveAdapterPath(base_ / "root", path);
+    const auto got = OpenAdapterPath(base_ / "root", path);
     return got.ok() ? Reason::kInternal : GetErrorDetail(got.status())->reason;
   }
   fs::path base_;
 };
 
 TEST_F(AdapterPath, FindsDirectoriesUnderTheRoot) {
-  const auto got = ResolveAdapterPath(base_ / "root", "good");
+  const auto got = OpenAdapterPath(base_ / "root", "good");
   ASSERT_TRUE(got.ok()) << got.status();
-  EXPECT_EQ(*got, fs::canonical(base_ / "root" / "good"));
+  EXPECT_TRUE(fs::equivalent(got->path(), base_ / "root" / "good"));
   fs::create_directory_symlink(base_ / "root" / "good", base_ / "root" / "alias");
-  EXPECT_TRUE(ResolveAdapterPath(base_ / "root", "alias").ok());
-  EXPECT_EQ(*ResolveAdapterPath(base_ / "root", (base_ / "root/good").string()), *got);
+  EXPECT_TRUE(OpenAdapterPath(base_ / "root", "alias").ok());
+  const auto absolute = OpenAdapterPath(base_ / "root", (base_ / "root/good").string());
+  ASSERT_TRUE(absolute.ok()) << absolute.status();
+  EXPECT_TRUE(fs::equivalent(absolute->path(), got->path()));
 }
 
 TEST_F(AdapterPath, L2RefusesEveryWayOut) {
@@ -69,11 +77,42 @@ TEST_F(AdapterPath, L2RefusesEveryWayOut) {
         std::string(""), nul}) {
     EXPECT_EQ(ReasonOf(bad), Reason::kPathInvalid) << bad;
   }
-  EXPECT_FALSE(ResolveAdapterPath("", "good").ok());
+  EXPECT_FALSE(OpenAdapterPath("", "good").ok());
   // A root whose name is a prefix of another's does not open the other.
   fs::create_directories(base_ / "root2");
   fs::create_directory_symlink(base_ / "root2", base_ / "root" / "near");
   EXPECT_EQ(ReasonOf("near"), Reason::kPathInvalid);
+}
+
+// What is opened is under the root and stays what is read, whatever takes its place: a directory
+// and a link that leads out, exchanged without end.
+TEST_F(AdapterPath, L2ALinkThatTakesADirectorysPlaceIsNotFollowed) {
+  std::ofstream(base_ / "outside" / "adapter_config.json") << "outside";
+  fs::create_directory_symlink(base_ / "outside", base_ / "root" / "link");
+  const std::string good = base_ / "root" / "good", link = base_ / "root" / "link";
+  std::atomic<bool> over = false;
+  std::thread exchanging([&] {
+    while (!over) renameat2(AT_FDCWD, good.c_str(), AT_FDCWD, link.c_str(), RENAME_EXCHANGE);
+  });
+  int opened = 0, refused = 0;
+  for (int i = 0; i < 100000 && (i < 5000 || opened < 100 || refused < 100); ++i) {
+    const auto got = OpenAdapterPath(base_ / "root", "good");
+    if (!got.ok()) {
+      ++refused;
+      continue;
+    }
+    ++opened;
+    std::string text;
+    std::ifstream(got->path() / "adapter_config.json") >> text;
+    if (text != "{}") {
+      ADD_FAILURE() << "read " << text;
+      break;
+    }
+  }
+  over = true;
+  exchanging.join();
+  EXPECT_GE(opened, 100);
+  EXPECT_GE(refused, 100);
 }
 
 }  // namespace

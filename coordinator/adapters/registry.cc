@@ -34,12 +34,12 @@ absl::StatusOr<AdapterEntry> Registry::Register(const std::string& name, const s
                                                 const std::string& tenant, bool new_version) {
   if (AdapterSources::IsUri(path))
     return RegisterUri(name, path, tenant, new_version, /*own=*/false);
-  const auto directory = ResolveAdapterPath(impl_->options.adapter_root, path);
+  const auto directory = OpenAdapterPath(impl_->options.adapter_root, path);
   if (!directory.ok()) {
     if (impl_->options.metrics) impl_->options.metrics->Rejected(Reason::kPathInvalid);
     return directory.status();
   }
-  return RegisterDirectory(name, *directory, tenant, new_version);
+  return RegisterDirectory(name, directory->path(), tenant, new_version);
 }
 
 absl::StatusOr<AdapterEntry> Registry::RegisterOwnUri(const std::string& name,
