@@ -5,6 +5,13 @@ namespace {
 
 void ConfigIs(Artefact& a, const std::string& config) { a.config = config; }
 
+// A rank_pattern of `count` keys that begin so.
+std::string SlowKeys(const std::string& begin, int count) {
+  std::string keys = "\"rank_pattern\": {";
+  for (int i = 0; i < count; ++i) keys += "\"" + begin + std::to_string(i) + "\":1,";
+  return keys + "\"x\":1}";
+}
+
 }  // namespace
 
 std::vector<Hostile> HostileConfigs() {
@@ -56,6 +63,10 @@ std::vector<Hostile> HostileConfigs() {
        [](auto& a) { ConfigIs(a, TestConfig("\"target_modules\": \"(.*.*)*.*(.*)*Z\"")); }},
       {"RegexInRankPattern", Reason::kConfigInvalid,
        [](auto& a) { ConfigIs(a, TestConfig("\"rank_pattern\": {\"(([a-z_.0-9])+)+!\": 1}")); }},
+      {"RegexesEachOfAnHonestTime", Reason::kConfigInvalid,
+       [](auto& a) { ConfigIs(a, TestConfig(SlowKeys("[a-z_.0-9]*?[a-z_.0-9]*?Q", 600))); }},
+      {"RegexesSlowToCompile", Reason::kConfigInvalid,
+       [](auto& a) { ConfigIs(a, TestConfig(SlowKeys("((a|b|c|d){1,9}|[a-z]{1,9}){1,9}", 900))); }},
       {"RegexInvalid", Reason::kConfigInvalid,
        [](auto& a) { ConfigIs(a, TestConfig("\"target_modules\": \"((\"")); }},
       {"UnknownField", Reason::kUnknownField,

@@ -1,10 +1,12 @@
 // Hostile adapters: each artefact is refused with its exact reason, quickly and in little memory.
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 #include <time.h>
 
 #include <filesystem>
+#include <fstream>
 #include <set>
+#include <string>
+#include <vector>
 
 #include "common/base/status.h"
 #include "common/lora/hostile_artefacts.h"
@@ -21,10 +23,21 @@ constexpr bool kSanitized = true;
 constexpr bool kSanitized = false;
 #endif
 
+// The most memory that has been resident since ForgetPeak.
 long PeakKilobytes() {
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  return usage.ru_maxrss;
+  std::ifstream status("/proc/self/status");
+  for (std::string word; status >> word;) {
+    long kilobytes = 0;
+    if (word == "VmHWM:" && status >> kilobytes) return kilobytes;
+  }
+  return -1;
+}
+
+void ForgetPeak() {
+  std::ofstream peak("/proc/self/clear_refs");
+  peak << 5;
+  peak.close();
+  ASSERT_TRUE(peak.good());
 }
 
 double ThreadMilliseconds() {
@@ -40,6 +53,7 @@ TEST_P(HostileAdapter, IsRefusedWithItsReasonQuicklyInLittleMemory) {
   Artefact artefact{dir};
   GetParam().break_it(artefact);
   if (artefact.write) dir.WriteAdapter(artefact.config, artefact.tensors);
+  ForgetPeak();
   const long peak = PeakKilobytes();
   const double begin = ThreadMilliseconds();
   const auto adapter = LoadPeftAdapter(dir.path(), artefact.model, {});
@@ -63,6 +77,19 @@ INSTANTIATE_TEST_SUITE_P(Tensor, HostileAdapter, testing::ValuesIn(HostileTensor
 INSTANTIATE_TEST_SUITE_P(File, HostileAdapter, testing::ValuesIn(HostileFiles()), NameOf);
 INSTANTIATE_TEST_SUITE_P(Link, HostileAdapter, testing::ValuesIn(HostileLinks()), NameOf);
 INSTANTIATE_TEST_SUITE_P(Variant, HostileAdapter, testing::ValuesIn(HostileVariants()), NameOf);
+
+// Or what one artefact takes is lost in what one before it took.
+TEST(HostileAdapters, MemoryIsThatOfEachArtefact) {
+  const auto rise = [](size_t bytes) {
+    ForgetPeak();
+    const long before = PeakKilobytes();
+    const std::vector<char> taken(bytes, 'x');
+    return PeakKilobytes() - before + (taken.back() == 'x' ? 0 : 1);
+  };
+  EXPECT_GT(rise(256 << 20), 200 << 10);
+  EXPECT_LT(rise(1 << 20), 64 << 10);
+  EXPECT_GT(rise(96 << 20), 64 << 10);
+}
 
 TEST(HostileAdapters, AreHundredsOfManyKinds) {
   size_t artefacts = 0;

@@ -13,7 +13,7 @@ namespace rootstock {
 namespace {
 
 constexpr char kAny = '\1';
-constexpr int64_t kTimeBudgetNs = 250'000'000;  // honest configs take a few milliseconds
+constexpr int64_t kTimeBudgetNs = 60'000'000;  // honest configs take a few milliseconds
 
 int64_t ThreadTimeNs() {
   timespec t{};
@@ -101,10 +101,12 @@ absl::StatusOr<TargetRules> TargetRules::Create(const PeftConfig& config) {
     RETURN_IF_ERROR(compile(".*?\\.[^.]*\\.(?P<idx>\\d+)\\.", "layers_pattern", out.layers_));
   }
   for (const auto& [key, rank] : config.rank_pattern) {
+    RETURN_IF_ERROR(out.CheckTime());
     ASSIGN_OR_RETURN(PatternKey compiled, PatternKey::Compile(key, "rank_pattern"));
     out.ranks_.push_back(std::move(compiled));
   }
   for (const auto& [key, alpha] : config.alpha_pattern) {
+    RETURN_IF_ERROR(out.CheckTime());
     ASSIGN_OR_RETURN(PatternKey compiled, PatternKey::Compile(key, "alpha_pattern"));
     out.alphas_.push_back(std::move(compiled));
   }
