@@ -238,7 +238,7 @@ size_t Registry::CountLeaks() const {
 
 absl::StatusOr<std::ifstream> Registry::ReadContent(const Digest& digest) {
   const AdapterHandle held = FindDigest(digest);
-  if (held != nullptr) return impl_->contents->blobs.Read(digest);
+  if (held != nullptr) return impl_->contents->blobs.Read(digest, held->blob_bytes);
   return MakeError(absl::StatusCode::kNotFound, Reason::kIoError, "digest", digest.Hex(),
                    "no such content");
 }

@@ -27,7 +27,7 @@ absl::Status WrongContent(const Digest& digest, const Digest& got, const std::st
 
 }  // namespace
 
-absl::StatusOr<std::ifstream> BlobStore::Read(const Digest& digest) {
+absl::StatusOr<std::ifstream> BlobStore::Read(const Digest& digest, uint64_t bytes) {
   for (;;) {
     std::optional<Entry> entry;
     {
@@ -39,7 +39,7 @@ absl::StatusOr<std::ifstream> BlobStore::Read(const Digest& digest) {
     }
     if (!entry) {
       if (!options_.remote) return NoContent(digest);
-      RETURN_IF_ERROR(Alone(digest, [&] { return Fetch(digest); }));
+      RETURN_IF_ERROR(Alone(digest, [&] { return Fetch(digest, bytes); }));
       continue;
     }
     errno = 0;
@@ -106,7 +106,7 @@ bool BlobStore::IsVerified(const Digest& digest, uint64_t number,
   return stamp && it->second.verified == stamp;
 }
 
-absl::Status BlobStore::Fetch(const Digest& digest) {
+absl::Status BlobStore::Fetch(const Digest& digest, uint64_t bytes) {
   {
     const std::lock_guard lock(mutex_);
     if (entries_.contains(digest)) return absl::OkStatus();  // another reader was first
@@ -114,14 +114,19 @@ absl::Status BlobStore::Fetch(const Digest& digest) {
   unlinks_.Forget(digest);
   DurableFile file(PathOf(digest));
   Sha256 hash;
-  uint64_t bytes = 0;
+  uint64_t got_bytes = 0;
   absl::Status status =
-      options_.remote->Get(BlobKey(digest), UINT64_MAX, [&](std::string_view more) -> absl::Status {
+      options_.remote->Get(BlobKey(digest), bytes, [&](std::string_view more) -> absl::Status {
         hash.Update(std::span(reinterpret_cast<const uint8_t*>(more.data()), more.size()));
-        bytes += more.size();
+        got_bytes += more.size();
         RETURN_IF_ERROR(CheckRoom(room_, more.size(), "data", digest.Short()));
         return file.Append(more);
       });
+  if (const auto detail = GetErrorDetail(status); detail && detail->reason == Reason::kSizeLimit) {
+    status =
+        MakeError(absl::StatusCode::kDataLoss, Reason::kDigestMismatch, "digest", digest.Short(),
+                  absl::StrCat("the object store has more than its ", bytes, " bytes"));
+  }
   if (!status.ok()) {
     LogWarning("content ", digest.Short(), ": ", std::string(status.message()));
     status = WithoutUri(status, "digest", digest.Short());
@@ -137,7 +142,7 @@ absl::Status BlobStore::Fetch(const Digest& digest) {
     Undo(digest);
     return status;
   }
-  Stored(digest, bytes);
+  Stored(digest, got_bytes);
   return absl::OkStatus();
 }
 

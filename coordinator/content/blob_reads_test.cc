@@ -42,7 +42,7 @@ class BlobReadsTest : public testing::Test {
   }
   absl::Status Put() { return store_->Put(digest_, kText); }
   absl::StatusOr<std::string> Read() {
-    auto in = store_->Read(digest_);
+    auto in = store_->Read(digest_, sizeof kText - 1);
     if (!in.ok()) return in.status();
     std::stringstream out;
     out << in->rdbuf();

@@ -59,9 +59,10 @@ class BlobStore {
   // io_error; the object store's errors. Each leaves nothing behind.
   absl::Status Put(const Digest& digest, const std::string& bytes);
   // Positioned at its first byte. What the disk lacks or holds spoilt is fetched from the object
-  // store and verified: may take long then. NOT_FOUND; DATA_LOSS / digest_mismatch; UNAVAILABLE /
-  // io_error; WithoutUri's of the object store.
-  absl::StatusOr<std::ifstream> Read(const Digest& digest);
+  // store and verified: may take long then. Of an object of more than the content's `bytes` none
+  // comes to the disk. NOT_FOUND; DATA_LOSS / digest_mismatch; UNAVAILABLE / io_error; WithoutUri's
+  // of the object store.
+  absl::StatusOr<std::ifstream> Read(const Digest& digest, uint64_t bytes);
   // What Read gave could not be read to its end, or was other bytes: the next Read verifies the
   // file anew. Never waits.
   void Doubt(const Digest& digest);
@@ -99,7 +100,7 @@ class BlobStore {
   void Undo(const Digest& digest);
   // Runs `work` when nobody else works on the content.
   absl::Status Alone(const Digest& digest, const std::function<absl::Status()>& work);
-  absl::Status Fetch(const Digest& digest);
+  absl::Status Fetch(const Digest& digest, uint64_t bytes);
   absl::Status Verify(const Digest& digest, uint64_t number);
   bool IsVerified(const Digest& digest, uint64_t number,
                   const std::optional<FileStamp>& stamp) const;

@@ -39,7 +39,7 @@ class BlobStoreTest : public testing::Test {
   fs::path Remote() const { return dir_ / "remote"; }
   absl::Status Put(const std::string& text) { return store_->Put(Sha256Of(text), text); }
   std::string Read(const std::string& text) {
-    auto in = store_->Read(Sha256Of(text));
+    auto in = store_->Read(Sha256Of(text), text.size());
     if (!in.ok()) return std::string(in.status().message());
     std::stringstream out;
     out << in->rdbuf();
@@ -95,7 +95,7 @@ TEST_F(BlobStoreTest, WithOneTheDiskIsACacheOfWhatWasUsedLast) {
 TEST_F(BlobStoreTest, ReadersKeepWhatTheyHaveOpen) {
   Open(5, true);
   EXPECT_TRUE(Put("12345").ok());
-  auto in = store_->Read(Sha256Of("12345"));
+  auto in = store_->Read(Sha256Of("12345"), 5);
   EXPECT_TRUE(Put("54321").ok());
   EXPECT_FALSE(OnDisk("12345"));
   std::string text;
@@ -108,11 +108,31 @@ TEST_F(BlobStoreTest, ForeignBytesInTheObjectStoreAreRefused) {
   EXPECT_TRUE(Put("12345").ok());
   EXPECT_TRUE(Put("54321").ok());
   std::ofstream(RemoteFile("12345")) << "1234x";
-  EXPECT_EQ(ReasonOf(store_->Read(Sha256Of("12345")).status()), Reason::kDigestMismatch);
+  EXPECT_EQ(ReasonOf(store_->Read(Sha256Of("12345"), 5).status()), Reason::kDigestMismatch);
   EXPECT_FALSE(OnDisk("12345"));
   fs::remove(RemoteFile("12345"));
-  EXPECT_TRUE(absl::IsNotFound(store_->Read(Sha256Of("12345")).status()));
+  EXPECT_TRUE(absl::IsNotFound(store_->Read(Sha256Of("12345"), 5).status()));
   EXPECT_EQ(Read("54321"), "54321");
+}
+
+// However much it is: the disk is not filled with it first.
+TEST_F(BlobStoreTest, OfAnObjectLargerThanTheContentNothingComesToTheDisk) {
+  int looks = 0;  // at the room for what is to be written
+  room_ = [&] {
+    ++looks;
+    return uint64_t{1} << 40;
+  };
+  Open(5, true);
+  EXPECT_TRUE(Put("12345").ok());
+  EXPECT_TRUE(Put("54321").ok());
+  std::ofstream(RemoteFile("12345")) << "12345 and more";
+  looks = 0;
+  const absl::Status larger = store_->Read(Sha256Of("12345"), 5).status();
+  EXPECT_TRUE(absl::IsDataLoss(larger)) << larger;
+  EXPECT_EQ(ReasonOf(larger), Reason::kDigestMismatch);
+  EXPECT_NE(larger.message().find("more than its 5 bytes"), std::string_view::npos) << larger;
+  EXPECT_EQ(looks, 0);
+  EXPECT_TRUE(store_->IsLost(Sha256Of("12345"), 5));
 }
 
 TEST_F(BlobStoreTest, AnObjectStoreThatIsNewGetsWhatLiesOnDiskFirst) {
@@ -145,7 +165,7 @@ TEST_F(BlobStoreTest, AnObjectStoreThatIsAwayIsNotMadeAnew) {
   fs::rename(Remote(), dir_ / "unmounted");
   Open(5, true, {Sha256Of("12345"), Sha256Of("54321")});
   EXPECT_EQ(Read("54321"), "54321");
-  EXPECT_TRUE(absl::IsUnavailable(store_->Read(Sha256Of("12345")).status()));
+  EXPECT_TRUE(absl::IsUnavailable(store_->Read(Sha256Of("12345"), 5).status()));
   EXPECT_TRUE(absl::IsUnavailable(Put("third")));
   EXPECT_FALSE(OnDisk("third"));
   EXPECT_FALSE(fs::exists(Remote()));
@@ -161,7 +181,7 @@ TEST_F(BlobStoreTest, WhatCannotBeOpenedNowIsNotLost) {
   getrlimit(RLIMIT_NOFILE, &before);
   const rlimit none{0, before.rlim_max};
   setrlimit(RLIMIT_NOFILE, &none);
-  const absl::Status status = store_->Read(Sha256Of("12345")).status();
+  const absl::Status status = store_->Read(Sha256Of("12345"), 5).status();
   setrlimit(RLIMIT_NOFILE, &before);
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(Read("12345"), "12345");
@@ -234,7 +254,7 @@ TEST_F(BlobStoreTest, LeavesRoomToTheRegistry) {
   }
   fs::create_directories(RemoteFile("123456").parent_path());
   std::ofstream(RemoteFile("123456")) << "123456";
-  EXPECT_EQ(ReasonOf(store_->Read(Sha256Of("123456")).status()), Reason::kNoSpace);
+  EXPECT_EQ(ReasonOf(store_->Read(Sha256Of("123456"), 6).status()), Reason::kNoSpace);
 }
 
 }  // namespace

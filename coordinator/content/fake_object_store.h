@@ -26,7 +26,7 @@ class FakeObjectStore : public ObjectStore {
     const std::lock_guard lock(mutex_);
     return objects_[key].size();
   }
-  absl::Status Get(const std::string& key, uint64_t, const Sink& sink) override {
+  absl::Status Get(const std::string& key, uint64_t max_bytes, const Sink& sink) override {
     RETURN_IF_ERROR(Answer("get"));
     std::string bytes;
     {
@@ -34,6 +34,10 @@ class FakeObjectStore : public ObjectStore {
       const auto it = objects_.find(key);
       if (it == objects_.end()) return Failure(absl::StatusCode::kNotFound);
       bytes = it->second;
+    }
+    if (bytes.size() > max_bytes) {
+      return MakeError(absl::StatusCode::kResourceExhausted, Reason::kSizeLimit, "uri",
+                       "s3://bucket/secret-place", "too large");
     }
     return sink(bytes);
   }
