@@ -4,18 +4,36 @@
 #include <utility>
 
 #include "common/base/status.h"
+#include "coordinator/load_memory.h"
 
 namespace rootstock {
+namespace {
+
+constexpr uint64_t kCopies = 2;  // the tensors, and the canonical bytes that are made of them
+
+}  // namespace
 
 AdapterLoader MakeAdapterLoader(ModelSpec model, std::string served_name,
                                 const PeftLimits& limits) {
-  return [model = std::move(model), served_name = std::move(served_name),
-          limits](const std::filesystem::path& directory) -> absl::StatusOr<LoadedAdapter> {
-    ASSIGN_OR_RETURN(const PeftAdapter adapter, LoadPeftAdapter(directory, model, limits));
-    std::string blob = EncodeCanonical(adapter, model);
-    const Receipt receipt = MakeReceipt(adapter, model, blob, served_name);
-    return LoadedAdapter{receipt.digest, adapter.spec, ReceiptToJson(receipt), std::move(blob),
-                         ConfigToJson(receipt)};
+  return [model = std::move(model), served_name = std::move(served_name), limits,
+          memory = LoadMemory::Of(kCopies * limits.max_bytes)](
+             const std::filesystem::path& directory) -> absl::StatusOr<LoadedAdapter> {
+    std::shared_ptr<LoadMemory::Share> share;
+    const auto take_memory = [&](uint64_t bytes) { share = memory->Take(kCopies * bytes); };
+    LoadedAdapter out;
+    {
+      ASSIGN_OR_RETURN(const PeftAdapter adapter,
+                       LoadPeftAdapter(directory, model, limits, take_memory));
+      out.canonical = EncodeCanonical(adapter, model);
+      const Receipt receipt = MakeReceipt(adapter, model, out.canonical, served_name);
+      out.digest = receipt.digest;
+      out.spec = adapter.spec;
+      out.receipt_json = ReceiptToJson(receipt);
+      out.config_json = ConfigToJson(receipt);
+    }
+    share->ShrinkTo(out.canonical.size());
+    out.memory = std::move(share);
+    return out;
   };
 }
 

@@ -10,7 +10,9 @@
 
 namespace rootstock {
 
-// Adapters of `model`; names in receipts are compared with `served_name`.
+// Adapters of `model`; names in receipts are compared with `served_name`. All that are loaded at
+// once take the memory of one with limits.max_bytes of weights: others wait before they read
+// theirs, what was loaded counts until it is dropped.
 AdapterLoader MakeAdapterLoader(ModelSpec model, std::string served_name, const PeftLimits& limits);
 
 // Keys are those of the Receipt message in adapters.proto: what follows from the content, and what

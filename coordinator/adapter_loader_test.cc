@@ -1,7 +1,9 @@
 #include "coordinator/adapter_loader.h"
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -99,6 +101,32 @@ TEST(AdapterLoader, TheBytesOfTheWeightsAreBoundedByAFlag) {
   EXPECT_TRUE(MakeAdapterLoader(*model, "tiny", {.max_bytes = bytes})(plain).ok());
   const auto loaded = MakeAdapterLoader(*model, "tiny", {.max_bytes = bytes - 1})(plain);
   EXPECT_EQ(GetErrorDetail(loaded.status())->reason, Reason::kSizeLimit);
+}
+
+// FAULTS I4: however many load, they hold the memory of the largest that is allowed. Small ones go
+// on side by side.
+TEST(AdapterLoader, I4LoadsWaitForMemoryThatOthersHold) {
+  const auto model = LoadModelSpec(std::string(kCases) + "models/tiny-llama");
+  ASSERT_TRUE(model.ok());
+  const std::string plain = std::string(kCases) + "adapters/ok-plain-qv";
+  const uint64_t bytes = std::filesystem::file_size(plain + "/adapter_model.safetensors");
+  const auto load_after_one = [&](uint64_t max_bytes, bool drop) {
+    const auto load = MakeAdapterLoader(*model, "tiny", {.max_bytes = max_bytes});
+    auto first = load(plain);
+    EXPECT_TRUE(first.ok()) << first.status();
+    auto second = std::async(std::launch::async, [&] { return load(plain).ok(); });
+    if (drop) first = absl::UnknownError("dropped");
+    const bool ended =
+        second.wait_for(drop || max_bytes > 2 * bytes
+                            ? std::chrono::seconds(60)
+                            : std::chrono::milliseconds(300)) == std::future_status::ready;
+    first = absl::UnknownError("dropped");
+    EXPECT_TRUE(second.get());
+    return ended;
+  };
+  EXPECT_FALSE(load_after_one(bytes, /*drop=*/false));
+  EXPECT_TRUE(load_after_one(bytes, /*drop=*/true));
+  EXPECT_TRUE(load_after_one(3 * bytes, /*drop=*/false));
 }
 
 TEST(AdapterLoader, NamesThatAreNoUtf8KeepTheReceipt) {

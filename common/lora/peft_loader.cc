@@ -179,8 +179,9 @@ absl::Status CheckTargetsKnown(const PeftConfig& config) {
 
 }  // namespace
 
-absl::StatusOr<PeftAdapter> LoadPeftAdapter(const std::filesystem::path& path,
-                                            const ModelSpec& model, const PeftLimits& limits) {
+absl::StatusOr<PeftAdapter> LoadPeftAdapter(
+    const std::filesystem::path& path, const ModelSpec& model, const PeftLimits& limits,
+    const std::function<void(uint64_t bytes)>& before_numbers) {
   ASSIGN_OR_RETURN(const PeftDirectory dir, PeftDirectory::Open(path));
   ASSIGN_OR_RETURN(const std::string text, ReadPeftConfigFile(dir));
   ASSIGN_OR_RETURN(const PeftConfig config, ParsePeftConfig(text));
@@ -207,6 +208,7 @@ absl::StatusOr<PeftAdapter> LoadPeftAdapter(const std::filesystem::path& path,
     return InvalidField(Reason::kNothingAttached, "target_modules", TargetsShown(config),
                         "no module attached: the file holds no LoRA tensors");
   }
+  if (before_numbers) before_numbers(file.size());
   std::map<std::pair<int, Module>, LoraWeights> weights;
   PeftAdapter out;
   for (const auto& [path, pair] : pairs) {

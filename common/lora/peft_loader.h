@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -32,9 +33,12 @@ struct PeftAdapter {
 // Reads the directory for `model`. Nothing is allocated for a file's claims before they are
 // checked; the files are of one directory, also where another takes its path meanwhile, read once
 // and copied. Errors carry one of adapter_rejects_total's reasons and name field, tensor or file:
-// kInvalidArgument, or kNotFound for a missing directory or file.
-absl::StatusOr<PeftAdapter> LoadPeftAdapter(const std::filesystem::path& path,
-                                            const ModelSpec& model, const PeftLimits& limits);
+// kInvalidArgument, or kNotFound for a missing directory or file. `before_numbers`, unless empty,
+// is called with the weights file's size when all else is checked and none of its numbers is in
+// memory; it may wait.
+absl::StatusOr<PeftAdapter> LoadPeftAdapter(
+    const std::filesystem::path& path, const ModelSpec& model, const PeftLimits& limits,
+    const std::function<void(uint64_t bytes)>& before_numbers = {});
 
 std::string EncodeCanonical(const PeftAdapter& adapter, const ModelSpec& model);
 

@@ -32,6 +32,8 @@ struct LoadedAdapter {
   std::string canonical;     // the blob: canonical bytes that `digest` is of
   // What only this directory's config said: equal content may say other.
   std::string config_json = "{}";
+  // Held while `canonical` is: what bounds the memory of loads.
+  std::shared_ptr<const void> memory = nullptr;
 };
 // Refusals carry their Reason. Called from any thread, several at once.
 using AdapterLoader =
