@@ -53,15 +53,17 @@ absl::StatusOr<AdapterParts> OpenAdapters(const CoordinatorOptions& options, con
   ASSIGN_OR_RETURN(BlobStoreOptions blobs, BlobOptions(options));
   const PeftLimits limits = {.max_lora_rank = static_cast<int>(options.max_lora_rank),
                              .max_bytes = static_cast<uint64_t>(options.max_adapter_bytes)};
-  ASSIGN_OR_RETURN(parts.registry,
-                   Registry::Open({.data_dir = options.data,
-                                   .adapter_root = options.adapter_root,
-                                   .sources = parts.sources.get(),
-                                   .base_name = served_name,
-                                   .loader = MakeAdapterLoader(model, served_name, limits),
-                                   .blobs = std::move(blobs),
-                                   .unix_ms = [] { return absl::ToUnixMillis(absl::Now()); },
-                                   .metrics = std::move(metrics)}));
+  ASSIGN_OR_RETURN(
+      parts.registry,
+      Registry::Open({.data_dir = options.data,
+                      .adapter_root = options.adapter_root,
+                      .sources = parts.sources.get(),
+                      .base_name = served_name,
+                      .loader = MakeAdapterLoader(model, served_name, limits),
+                      .blobs = std::move(blobs),
+                      .max_tenant_bytes = static_cast<uint64_t>(options.max_tenant_bytes),
+                      .unix_ms = [] { return absl::ToUnixMillis(absl::Now()); },
+                      .metrics = std::move(metrics)}));
   parts.uploads = std::make_unique<UploadStore>(
       std::filesystem::path(options.data) / "uploads",
       UploadLimits{.max_weights_bytes = static_cast<uint64_t>(options.max_adapter_bytes),

@@ -23,6 +23,7 @@ struct CoordinatorOptions {
   int64_t blob_bytes = 0;                    // of content on disk; 0: what there is
   bool discard_unknown_content = false;
   int64_t max_adapter_bytes = int64_t{4} << 30;
+  int64_t max_tenant_bytes = 0;  // of a tenant's adapters; 0: no limit
   int64_t max_tenant_upload_bytes = int64_t{8} << 30;
   int64_t max_upload_bytes = int64_t{32} << 30;
   uint32_t max_model_len = 0;  // 0: the model's

@@ -35,21 +35,28 @@ void Registry::Impl::EndFetch(const Key& key) {
 }
 
 absl::StatusOr<Registry::Impl::Decision> Registry::Impl::Decide(const Key& key,
-                                                                const Digest& digest,
+                                                                const LoadedAdapter& loaded,
                                                                 bool new_version) {
+  const Digest& digest = loaded.digest;
   if (names.aliases().contains(key)) {
     return MakeError(absl::StatusCode::kAlreadyExists, Reason::kNameTaken, "name", key.second,
                      "is an alias");
   }
   const auto it = names.adapters().find(key);
-  if (it == names.adapters().end()) return Decision{Registration::kNext};
+  if (it == names.adapters().end()) {
+    RETURN_IF_ERROR(CheckTenantBytes(key.first, loaded));
+    return Decision{Registration::kNext};
+  }
   const auto& [newest, version] = *it->second.rbegin();
   if (version.digest == digest) {
     return Decision{
         version.state == AdapterState::kActive ? Registration::kThere : Registration::kHeal,
         newest};
   }
-  if (new_version) return Decision{Registration::kNext};
+  if (new_version) {
+    RETURN_IF_ERROR(CheckTenantBytes(key.first, loaded));
+    return Decision{Registration::kNext};
+  }
   for (const auto& [number, older] : it->second) {
     if (older.digest == digest && older.state == AdapterState::kFailed) {
       return Decision{Registration::kHeal, number};
@@ -59,6 +66,16 @@ absl::StatusOr<Registry::Impl::Decision> Registry::Impl::Decide(const Key& key,
       absl::StatusCode::kAlreadyExists, Reason::kNameTaken, "name", key.second,
       absl::StrCat("holds other content (", version.digest.Short(), ", not ", digest.Short(),
                    "); register it as a new version, or unregister the name first"));
+}
+
+absl::Status Registry::Impl::CheckTenantBytes(const std::string& tenant,
+                                              const LoadedAdapter& loaded) const {
+  const uint64_t bytes = loaded.canonical.size(), max = options.max_tenant_bytes;
+  const uint64_t others = tenant_bytes.Others(tenant, loaded.digest, bytes);
+  if (max == 0 || others + bytes <= max) return absl::OkStatus();
+  return MakeError(absl::StatusCode::kResourceExhausted, Reason::kQuota, "tenant", tenant,
+                   absl::StrCat("its adapters' ", others, " bytes and this one's ", bytes,
+                                " exceed --max-tenant-bytes, ", max));
 }
 
 absl::StatusOr<AdapterEntry> Registry::Impl::Store(const Key& key, const LoadedAdapter& loaded,
@@ -72,7 +89,7 @@ absl::StatusOr<AdapterEntry> Registry::Impl::Store(const Key& key, const LoadedA
   bool there = false;
   {
     const std::lock_guard lock(contents->mutex);
-    ASSIGN_OR_RETURN(const Decision decision, Decide(key, loaded.digest, new_version));
+    ASSIGN_OR_RETURN(const Decision decision, Decide(key, loaded, new_version));
     Contents::Content& content = contents->by_digest[loaded.digest];
     if (!content.content) {
       content.content = std::make_shared<const AdapterContent>(
@@ -92,7 +109,7 @@ absl::StatusOr<AdapterEntry> Registry::Impl::Store(const Key& key, const LoadedA
   {
     // An alias may have taken the name meanwhile, or the version that was there may be gone.
     const std::lock_guard lock(contents->mutex);
-    ASSIGN_OR_RETURN(decision, Decide(key, loaded.digest, new_version));
+    ASSIGN_OR_RETURN(decision, Decide(key, loaded, new_version));
   }
   if (decision.what == Registration::kNext) {
     RETURN_IF_ERROR(Commit([&]() -> absl::Status {
@@ -123,6 +140,7 @@ AdapterEntry Registry::Impl::ShowRegistered(const Key& key, uint32_t number,
     Contents::Content& content = contents->by_digest.at(loaded.digest);
     if (content.names++ == 0) contents->Count(AdapterState::kRetired, -1);
     contents->CountStored(content);
+    tenant_bytes.Add(key.first, loaded.digest, content.content->blob_bytes);
     version.digest = loaded.digest;
     version.registered_ms = now;
     Move(version, AdapterState::kActive);

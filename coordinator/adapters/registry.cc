@@ -143,6 +143,7 @@ absl::StatusOr<std::vector<RetiredVersion>> Registry::Unregister(const std::stri
     impl_->names.Remove(key, row.number);
     Contents::Content& content = impl_->contents->by_digest.at(row.digest);
     const bool last = --content.names == 0;
+    impl_->tenant_bytes.Remove(tenant, row.digest, content.content->blob_bytes);
     if (last && content.handles > 0) impl_->contents->Count(AdapterState::kRetired, 1);
     out.push_back({row.number, row.digest, content.content->blob_bytes, last});
     impl_->contents->RemoveIfUnused(row.digest);

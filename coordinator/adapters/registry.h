@@ -27,6 +27,7 @@ struct RegistryOptions {
   std::string base_name;               // the served model's name: nothing else may have it
   AdapterLoader loader;
   BlobStoreOptions blobs;
+  uint64_t max_tenant_bytes = 0;             // of a tenant's contents; 0: no limit
   std::function<int64_t()> unix_ms;          // wall clock, for what people read
   std::shared_ptr<RegistryMetrics> metrics;  // may be null
 };

@@ -89,6 +89,7 @@ absl::Status Registry::Impl::LoadVersions() {
     Move(version, AdapterState::kActive);
     ++content.names;
     contents->CountStored(content);
+    tenant_bytes.Add(row.tenant, row.digest, content.content->blob_bytes);
     if (content.lost) {
       Move(version, AdapterState::kFailed);
       LogError("registry: the stored content of adapter '", row.name, "' version ", row.number,

@@ -16,6 +16,7 @@
 #include "coordinator/adapters/registry.h"
 #include "coordinator/adapters/registry_metrics.h"
 #include "coordinator/adapters/registry_store.h"
+#include "coordinator/adapters/tenant_bytes.h"
 
 namespace rootstock {
 
@@ -55,7 +56,8 @@ struct Registry::Impl {
     Registration what = Registration::kNext;
     uint32_t number = 0;  // of the version that is there
   };
-  absl::StatusOr<Decision> Decide(const Key& key, const Digest& digest, bool new_version);
+  absl::StatusOr<Decision> Decide(const Key& key, const LoadedAdapter& loaded, bool new_version);
+  absl::Status CheckTenantBytes(const std::string& tenant, const LoadedAdapter& loaded) const;
   absl::StatusOr<AdapterEntry> Store(const Key& key, const LoadedAdapter& loaded, bool new_version);
   AdapterEntry ShowRegistered(const Key& key, uint32_t number, const LoadedAdapter& loaded,
                               int64_t now);
@@ -78,11 +80,12 @@ struct Registry::Impl {
 
   RegistryOptions options;
   std::shared_ptr<Contents> contents;
-  // Lock order: database, then contents->mutex. `names`, `used`, `fetching` and `staged` are under
-  // the latter.
+  // Lock order: database, then contents->mutex. `names`, `tenant_bytes`, `used`, `fetching` and
+  // `staged` are under the latter.
   std::mutex database_mutex;
   std::unique_ptr<RegistryStore> store;
   Names names;
+  TenantBytes tenant_bytes;
   std::vector<std::pair<Key, uint32_t>> used;  // versions whose last use is not saved
   std::map<Key, int> fetching;                 // how many
   std::set<Key> staged;

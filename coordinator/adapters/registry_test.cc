@@ -307,6 +307,47 @@ TEST_F(RegistryTest, ABlobThatVanishedWhileRunningIsHealedByAddingTheAdapterAgai
   EXPECT_TRUE(registry_->ReadContent(Sha256Of("one")).ok());
 }
 
+TEST_F(RegistryTest, ATenantsContentsHaveALimit) {
+  // "one" and "two" are 3 bytes each.
+  const auto open = [&] {
+    registry_.reset();
+    auto opened = Registry::Open({.data_dir = base_ / "data",
+                                  .adapter_root = base_ / "root",
+                                  .base_name = "base-model",
+                                  .loader = LoadText,
+                                  .max_tenant_bytes = 6,
+                                  .unix_ms = [this] { return now_.load(); }});
+    ASSERT_TRUE(opened.ok()) << opened.status();
+    registry_ = *std::move(opened);
+  };
+  open();
+  const auto add = [&](const std::string& name, const std::string& text, bool new_version = false) {
+    const auto entry = registry_->Register(name, text, "default", new_version);
+    return entry.ok() ? "ok" : std::string(entry.status().message());
+  };
+  EXPECT_EQ(add("a", "one"), "ok");
+  EXPECT_EQ(add("b", "one"), "ok");  // a content counts once
+  EXPECT_EQ(add("c", "two"), "ok");
+  const absl::Status full = registry_->Register("d", "three", "default").status();
+  EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(ReasonOf(full), Reason::kQuota);
+  EXPECT_EQ(full.message(),
+            "tenant=default: its adapters' 6 bytes and this one's 5 exceed --max-tenant-bytes, 6");
+  EXPECT_FALSE(BlobThere(Sha256Of("three")));
+  EXPECT_EQ(ReasonOf(registry_->Register("a", "three", "default", /*new_version=*/true).status()),
+            Reason::kQuota);
+  EXPECT_EQ(add("a", "two", /*new_version=*/true), "ok");
+  EXPECT_TRUE(registry_->Register("d", "three", "other").ok());
+  // Counted anew at a start; what goes is counted down, with its last version.
+  open();
+  EXPECT_EQ(ReasonOf(registry_->Register("d", "three", "default").status()), Reason::kQuota);
+  ASSERT_TRUE(registry_->Unregister("a", "default").ok());
+  EXPECT_EQ(ReasonOf(registry_->Register("d", "three", "default").status()), Reason::kQuota);
+  ASSERT_TRUE(registry_->Unregister("b", "default").ok());
+  ASSERT_TRUE(registry_->Unregister("c", "default").ok());
+  EXPECT_EQ(add("d", "three"), "ok");
+}
+
 // PROTOCOL §6: one tenant's unload must not free another's identical adapter.
 TEST_F(RegistryTest, ATenantUnloadsNothingThatAnotherOneNames) {
   ASSERT_TRUE(registry_->Register("a", "one", "default").ok());
