@@ -89,7 +89,9 @@ absl::StatusOr<int> Serve(const WorkerOptions& options, GroupBus& bus, Metrics& 
   const LoadPeers peers{node.tp_ranks, [&bus] { return bus.Meet(absl::OkStatus()); }};
   auto model = LoadedModel::Create(
       plan->source, plan->spec, plan->tp, *std::move(backend), group.geometry, **communicator,
-      {[&cache](const Digest& d) { return cache.Read(d); }, HostCacheBytes(options, place)}, peers);
+      {[&cache](const Digest& d, const BlobSink& sink) { return cache.Read(d, sink); },
+       HostCacheBytes(options, place)},
+      peers);
   RETURN_IF_ERROR(bus.Meet(model.status()));
   LogInfo("ready: tp_rank ", bus.tp_rank(), " of ", bus.tp_size(), " on ", hello.rank.device, ", ",
           threads, " threads, ", DTypeName(plan->source.dtype), " weights, ",

@@ -57,11 +57,9 @@ absl::Status Mismatch(const std::string& what) {
   return InvalidField(Reason::kDigestMismatch, "layout", what, "is not of this adapter");
 }
 
-absl::Status WriteEntry(const CanonicalModule& module, const LayoutEntry& e,
-                        const AdapterLayout& layout, int tp_rank,
-                        std::span<std::byte* const> pages) {
+absl::Status WriteEntry(const TensorView& t, const LayoutEntry& e, const AdapterLayout& layout,
+                        int tp_rank, std::span<std::byte* const> pages) {
   const bool is_a = e.role == LoraRole::kA;
-  const TensorView& t = is_a ? module.a : module.b;
   const int64_t ranks = is_a ? t.shape[0] : t.shape[1];
   const int64_t elements = is_a ? t.shape[1] : t.shape[0];
   if (e.ranks.end > ranks || e.elements.end > elements) return Mismatch(t.name);
@@ -85,20 +83,28 @@ absl::Status WriteEntry(const CanonicalModule& module, const LayoutEntry& e,
 
 }  // namespace
 
-absl::Status WriteAdapterRows(const CanonicalAdapter& adapter, const AdapterLayout& layout,
-                              int tp_rank, std::span<std::byte* const> pages) {
+absl::Status WriteTensorRows(const LoraSpec& spec, size_t tensor, const TensorView& view,
+                             const AdapterLayout& layout, int tp_rank,
+                             std::span<std::byte* const> pages) {
   if (layout.dtype() == DType::kF16) {
     return InvalidField(Reason::kDtype, "layout", "f16", "pages hold f32 or bf16");
   }
   const auto& entries = layout.entries(tp_rank);
-  if (entries.size() != 2 * adapter.modules().size()) return Mismatch("entries");
+  if (entries.size() != 2 * spec.modules.size()) return Mismatch("entries");
   if (pages.size() < layout.num_pages()) return Mismatch("pages");
-  for (size_t i = 0; i < entries.size(); ++i) {
-    const LoraModule& m = adapter.spec().modules[i / 2];
-    const LayoutEntry& e = entries[i];
-    const LoraRole role = i % 2 == 0 ? LoraRole::kA : LoraRole::kB;
-    if (e.layer != m.layer || e.module != m.module || e.role != role) return Mismatch("entries");
-    RETURN_IF_ERROR(WriteEntry(adapter.modules()[i / 2], e, layout, tp_rank, pages));
+  const LoraModule& m = spec.modules[tensor / 2];
+  const LayoutEntry& e = entries[tensor];
+  const LoraRole role = tensor % 2 == 0 ? LoraRole::kA : LoraRole::kB;
+  if (e.layer != m.layer || e.module != m.module || e.role != role) return Mismatch("entries");
+  return WriteEntry(view, e, layout, tp_rank, pages);
+}
+
+absl::Status WriteAdapterRows(const CanonicalAdapter& adapter, const AdapterLayout& layout,
+                              int tp_rank, std::span<std::byte* const> pages) {
+  for (size_t i = 0; i < adapter.modules().size(); ++i) {
+    const CanonicalModule& module = adapter.modules()[i];
+    RETURN_IF_ERROR(WriteTensorRows(adapter.spec(), 2 * i, module.a, layout, tp_rank, pages));
+    RETURN_IF_ERROR(WriteTensorRows(adapter.spec(), 2 * i + 1, module.b, layout, tp_rank, pages));
   }
   return absl::OkStatus();
 }

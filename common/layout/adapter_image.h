@@ -18,4 +18,9 @@ namespace rootstock {
 absl::Status WriteAdapterRows(const CanonicalAdapter& adapter, const AdapterLayout& layout,
                               int tp_rank, std::span<std::byte* const> pages);
 
+// One tensor of it alone, 2i for A of spec.modules[i] and 2i + 1 for its B, in any order.
+absl::Status WriteTensorRows(const LoraSpec& spec, size_t tensor, const TensorView& view,
+                             const AdapterLayout& layout, int tp_rank,
+                             std::span<std::byte* const> pages);
+
 }  // namespace rootstock

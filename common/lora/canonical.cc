@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/base/strict_json.h"
+#include "common/lora/canonical_check.h"
 
 namespace rootstock {
 namespace {
@@ -18,7 +19,6 @@ namespace {
 using SortedJson = nlohmann::json;  // keys in one order: the bytes are canonical
 
 constexpr char kKey[] = "rootstock.lora";
-constexpr char kName[] = "canonical adapter";
 constexpr int kVersion = 1;
 constexpr int kLargestLoraRank = 1 << 16;  // the ceiling proper is the registrar's
 
@@ -41,7 +41,7 @@ std::optional<float> ReadExactFloat(const SortedJson& v) {
 }
 
 absl::Status Bad(const std::string& text) {
-  return InvalidField(Reason::kHeaderInvalid, kName, "", text);
+  return InvalidField(Reason::kHeaderInvalid, kCanonicalName, "", text);
 }
 
 // One entry of the metadata; nothing when it is not as EncodeCanonical writes it.
@@ -64,9 +64,11 @@ std::optional<LoraModule> ReadModule(const SortedJson& entry) {
   return LoraModule{layer->get<int>(), *module, rank->get<int>(), *f};
 }
 
-absl::StatusOr<LoraSpec> ReadSpec(const SafetensorsFile& file) {
-  const auto it = file.metadata().find(kKey);
-  if (it == file.metadata().end() || file.metadata().size() != 1) {
+}  // namespace
+
+absl::StatusOr<LoraSpec> ReadCanonicalSpec(const std::map<std::string, std::string>& metadata) {
+  const auto it = metadata.find(kKey);
+  if (it == metadata.end() || metadata.size() != 1) {
     return Bad("header has no rootstock.lora metadata, or more than it");
   }
   const StrictJsonLimits limits = {.max_bytes = 4 << 20, .invalid = Reason::kHeaderInvalid};
@@ -90,21 +92,6 @@ absl::StatusOr<LoraSpec> ReadSpec(const SafetensorsFile& file) {
   }
   return out;
 }
-
-absl::StatusOr<TensorView> Take(const SafetensorsFile& file, const std::string& name,
-                                std::vector<int64_t> shape) {
-  const TensorView* view = file.Find(name);
-  if (view == nullptr) {
-    return InvalidField(Reason::kUnpairedTensor, kName, name, "is missing");
-  }
-  if (view->shape != shape) {
-    return InvalidField(Reason::kShapeMismatch, kName, name,
-                        absl::StrCat("must be ", shape[0], " × ", shape[1], " for this base"));
-  }
-  return *view;
-}
-
-}  // namespace
 
 std::string EncodeCanonical(const LoraSpec& spec, const std::vector<LoraWeights>& weights,
                             const ModelSpec& model) {
@@ -135,30 +122,18 @@ absl::StatusOr<CanonicalAdapter> CanonicalAdapter::Open(const std::filesystem::p
 
 absl::StatusOr<CanonicalAdapter> CanonicalAdapter::Parse(std::span<const uint8_t> bytes,
                                                          const ModelSpec& model) {
-  ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::Parse(bytes, kName, {}));
+  ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::Parse(bytes, kCanonicalName, {}));
   return Create(std::move(file), model);
 }
 
 absl::StatusOr<CanonicalAdapter> CanonicalAdapter::Create(SafetensorsFile file,
                                                           const ModelSpec& model) {
+  ASSIGN_OR_RETURN(const CheckedCanonical<TensorView> checked,
+                   CheckCanonical(file, file.metadata(), file.tensors().size(), model));
   CanonicalAdapter out;
-  ASSIGN_OR_RETURN(out.spec_, ReadSpec(file));
-  for (const LoraModule& m : out.spec_.modules) {
-    const std::string path = ModulePath(m.layer, m.module);
-    if (m.layer >= model.num_layers) {
-      return InvalidField(Reason::kBaseMismatch, kName, path,
-                          absl::StrCat("this base has ", model.num_layers, " layers"));
-    }
-    CanonicalModule module;
-    ASSIGN_OR_RETURN(module.a,
-                     Take(file, path + ".lora_A", {m.lora_rank, model.in_features(m.module)}));
-    ASSIGN_OR_RETURN(module.b,
-                     Take(file, path + ".lora_B", {model.out_features(m.module), m.lora_rank}));
-    out.modules_.push_back(std::move(module));
-  }
-  if (file.tensors().size() != 2 * out.modules_.size()) {
-    return InvalidField(Reason::kUnattachedTensor, kName, absl::StrCat(file.tensors().size()),
-                        absl::StrCat("tensors for ", out.modules_.size(), " modules"));
+  out.spec_ = checked.spec;
+  for (size_t i = 0; i < checked.tensors.size(); i += 2) {
+    out.modules_.push_back({*checked.tensors[i], *checked.tensors[i + 1]});
   }
   out.file_.push_back(std::move(file));
   return out;

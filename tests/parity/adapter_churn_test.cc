@@ -53,9 +53,9 @@ class AdapterChurnTest : public testing::Test {
     for (const char* name : {"ok-all-linear", "ok-rslora-r16", "ok-patterns", "ok-plain-qv"}) {
       blobs_.push_back(EncodeCanonical(*LoadPeftAdapter(kAdapters / name, spec_, {}), spec_));
     }
-    model_ = *LoadedModel::Create({kModel, false, DType::kF32}, spec_, tp_,
-                                  MakeCpuBackend(/*threads=*/1), geometry_, *self_,
-                                  {[this](const Digest& d) { return Content(d); }, kHostBytes});
+    model_ = *LoadedModel::Create(
+        {kModel, false, DType::kF32}, spec_, tp_, MakeCpuBackend(/*threads=*/1), geometry_, *self_,
+        {[this](const Digest& d, const BlobSink& sink) { return Content(d, sink); }, kHostBytes});
     runtime_ = std::make_unique<WorkerRuntime>(*model_, *self_);
     EXPECT_TRUE(runtime_->Attach({1, 1}, {100, 8, 64, 20}).ok());
   }
@@ -63,9 +63,9 @@ class AdapterChurnTest : public testing::Test {
 
   fs::path PathOf(const Digest& digest) const { return dir_ / digest.Hex(); }
   // Whatever lies under the digest.
-  absl::StatusOr<HeldBytes> Content(const Digest& digest) const {
+  absl::Status Content(const Digest& digest, const BlobSink& sink) const {
     std::ifstream in(PathOf(digest), std::ios::binary);
-    return Hold(std::string(std::istreambuf_iterator<char>(in), {}));
+    return GiveAll(std::string(std::istreambuf_iterator<char>(in), {}), sink);
   }
   // Adapter i of as many as one likes: contents take turns, digests do not.
   static Digest DigestOf(uint32_t i) { return Sha256Of(absl::StrCat("adapter ", i)); }

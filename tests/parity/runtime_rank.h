@@ -52,7 +52,8 @@ class RuntimeRank {
     geometry_.num_pages = num_pages;
     model_ = *LoadedModel::Create(
         {kModel, false, DType::kF32}, spec_, tp_, std::move(backend), geometry_, *self_,
-        {[this](const Digest& d) { return Content(d); }, host_cache_bytes});
+        {[this](const Digest& d, const BlobSink& sink) { return Content(d, sink); },
+         host_cache_bytes});
     runtime_ = std::make_unique<WorkerRuntime>(*model_, *self_);
   }
   ~RuntimeRank() { std::filesystem::remove_all(dir_); }
@@ -156,9 +157,9 @@ class RuntimeRank {
                                   LoraSharding::kReplicated, DType::kF32, geometry_.page_bytes);
   }
   // Whatever lies under the digest.
-  absl::StatusOr<HeldBytes> Content(const Digest& digest) const {
+  absl::Status Content(const Digest& digest, const BlobSink& sink) const {
     std::ifstream in(dir_ / digest.Hex(), std::ios::binary);
-    return Hold(std::string(std::istreambuf_iterator<char>(in), {}));
+    return GiveAll(std::string(std::istreambuf_iterator<char>(in), {}), sink);
   }
   std::optional<Completion> Do(decltype(Command::kind) kind) {
     auto completion = runtime_->Start({CommandId(++commands_), {attach_, 1}, std::move(kind)});

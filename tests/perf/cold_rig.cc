@@ -103,7 +103,9 @@ absl::Status ColdRig::MakeModel() {
   ASSIGN_OR_RETURN(
       to_, backend.device->Allocate(size_t{layout_->num_pages()} * one.page_bytes, "bench"));
   AdapterTiers tiers;
-  tiers.read = [this](const Digest& digest) { return Hold(contents_.at(digest)); };
+  tiers.read = [this](const Digest& digest, const BlobSink& sink) {
+    return GiveAll(contents_.at(digest), sink);
+  };
   tiers.host_cache_bytes = uint64_t{kAdapters} * layout_->num_pages() * geometry_.page_bytes;
   ASSIGN_OR_RETURN(
       model_, LoadedModel::Create({options_.model, options_.dummy_weights, options_.dtype}, spec_,

@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "common/base/held_bytes.h"
+#include "common/base/blob_sink.h"
 #include "common/tp/tp.h"
 #include "worker/memory/slab.h"
 #include "worker/model/model.h"
@@ -31,8 +31,9 @@ absl::StatusOr<Digest> FingerprintOf(const ModelSource& source, const ModelSpec&
 
 // How adapters come to this tp_rank.
 struct AdapterTiers {
-  // The canonical content, verified; an error when it is not on this node. *Thread-safe.*
-  std::function<absl::StatusOr<HeldBytes>(const Digest&)> read;
+  // Gives the canonical content in pieces, verified when the end is OK; an error when it is not on
+  // this node. *Thread-safe.*
+  std::function<absl::Status(const Digest&, const BlobSink&)> read;
   uint64_t host_cache_bytes = uint64_t{64} << 20;
 };
 

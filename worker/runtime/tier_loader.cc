@@ -7,7 +7,7 @@
 #include "common/base/status.h"
 #include "common/layout/adapter_image.h"
 #include "common/layout/row_padding.h"
-#include "common/lora/canonical.h"
+#include "common/lora/canonical_stream.h"
 
 namespace rootstock {
 namespace {
@@ -170,22 +170,31 @@ LayerEnds TierLoader::EndsOf(const AdapterLayout& layout, int tp_rank, int num_l
 
 absl::StatusOr<TierLoader::Image> TierLoader::Build(const HostImageKey& key, LoraSharding sharding,
                                                     bool for_load) {
-  ASSIGN_OR_RETURN(const HeldBytes held, parts_.read(key.digest));
-  ASSIGN_OR_RETURN(const CanonicalAdapter content,
-                   CanonicalAdapter::Parse(held.bytes, parts_.spec));
-  ASSIGN_OR_RETURN(AdapterLayout layout,
-                   AdapterLayout::Create(parts_.spec, content.spec(), parts_.tp, sharding,
-                                         parts_.compute_dtype, parts_.page_bytes));
-  if (layout.id() != key.layout_id) {
-    return InvalidField(Reason::kBaseMismatch, "load.layout_id", absl::StrCat(key.layout_id),
-                        absl::StrCat("this group lays the adapter out as ", layout.id()));
-  }
-  ASSIGN_OR_RETURN(const std::shared_ptr<HostImage> image, MakeRoom(layout.num_pages(), for_load));
+  std::shared_ptr<HostImage> image;  // null while there is none, and without room
+  const auto begin = [&](const LoraSpec& lora) -> absl::Status {
+    ASSIGN_OR_RETURN(AdapterLayout layout,
+                     AdapterLayout::Create(parts_.spec, lora, parts_.tp, sharding,
+                                           parts_.compute_dtype, parts_.page_bytes));
+    if (layout.id() != key.layout_id) {
+      return InvalidField(Reason::kBaseMismatch, "load.layout_id", absl::StrCat(key.layout_id),
+                          absl::StrCat("this group lays the adapter out as ", layout.id()));
+    }
+    ASSIGN_OR_RETURN(image, MakeRoom(layout.num_pages(), for_load));
+    if (image == nullptr) return absl::OkStatus();
+    image->ends = EndsOf(layout, parts_.tp_rank, parts_.spec.num_layers);
+    image->layout = std::make_shared<AdapterLayout>(std::move(layout));
+    image->lora = std::make_shared<LoraSpec>(lora);
+    return absl::OkStatus();
+  };
+  const auto take = [&](size_t tensor, const TensorView& view) {
+    if (image == nullptr) return absl::OkStatus();
+    return WriteTensorRows(*image->lora, tensor, view, *image->layout, parts_.tp_rank,
+                           image->pages());
+  };
+  CanonicalStream stream(parts_.spec, begin, take);
+  RETURN_IF_ERROR(parts_.read(key.digest, stream.sink()));
+  RETURN_IF_ERROR(stream.CheckComplete());
   if (image == nullptr) return Image();
-  RETURN_IF_ERROR(WriteAdapterRows(content, layout, parts_.tp_rank, image->pages()));
-  image->ends = EndsOf(layout, parts_.tp_rank, parts_.spec.num_layers);
-  image->layout = std::make_shared<AdapterLayout>(std::move(layout));
-  image->lora = std::make_shared<LoraSpec>(content.spec());
   if (image->in_cache()) parts_.cache->Insert(key, image, /*wanted=*/!for_load);
   return image;
 }

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/base/held_bytes.h"
+#include "common/base/blob_sink.h"
 #include "common/model/model_spec.h"
 #include "common/tp/tp.h"
 #include "worker/device/copy_lane.h"
@@ -33,9 +33,9 @@ struct LoaderParts {
   uint32_t page_bytes = 0;
   CopyLane* lane = nullptr;    // borrowed
   HostCache* cache = nullptr;  // borrowed
-  // The content, verified by digest; an error when it is not on this node, or spoilt.
-  // *Thread-safe.*
-  std::function<absl::StatusOr<HeldBytes>(const Digest&)> read;
+  // Gives the content in pieces, verified by digest when the end is OK; an error when it is not on
+  // this node, or spoilt. *Thread-safe.*
+  std::function<absl::Status(const Digest&, const BlobSink&)> read;
   int build_threads = 1;
   // Of a load beside no other, enqueued with its order: what a device copies while the copying
   // thread wakes up. The first layers are always.

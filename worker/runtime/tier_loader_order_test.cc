@@ -109,7 +109,7 @@ class TierLoaderOrderTest : public testing::Test {
     slab_ = *Slab::Create(device_, {kNumLayers + 1, kLayerBytes, 4});
     LoaderParts parts{spec_, tp_, 0, DType::kF32, kLayerBytes, &lane_, cache_.get(), {}, 1};
     parts.ordered_bytes = kOrderedLayers * kLayerBytes;
-    parts.read = [this](const Digest&) { return Hold(content_); };
+    parts.read = [this](const Digest&, const BlobSink& sink) { return GiveAll(content_, sink); };
     loader_ = std::make_unique<TierLoader>(std::move(parts));
     loader_->SetSlab(slab_.get());
     loader_->NotifyWhenDone([this] {

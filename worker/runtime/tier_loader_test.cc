@@ -45,7 +45,7 @@ class TierLoaderTest : public testing::Test {
         *HostBlocks::Create(lane_, kPageBytes, host_adapters * pages * kPageBytes));
     slab_ = *Slab::Create(device_, {kNumPages, kPageBytes, 4});
     LoaderParts parts{spec_, tp_, 0, DType::kF32, kPageBytes, &lane_, cache_.get(), {}, 2};
-    parts.read = [this](const Digest& digest) { return Read(digest); };
+    parts.read = [this](const Digest& digest, const BlobSink& sink) { return Read(digest, sink); };
     loader_ = std::make_unique<TierLoader>(std::move(parts));
     loader_->SetSlab(slab_.get());
     loader_->NotifyWhenDone([this] {
@@ -81,13 +81,17 @@ class TierLoaderTest : public testing::Test {
     contents_[Sha256Of(bytes)] = bytes;
     return Sha256Of(bytes);
   }
-  absl::StatusOr<HeldBytes> Read(const Digest& digest) {
+  absl::Status Read(const Digest& digest, const BlobSink& sink) {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return !hold_reads_; });
     ++reads_;
     const auto it = contents_.find(digest);
     if (it == contents_.end()) return absl::NotFoundError("not on this node");
-    return Hold(it->second);
+    const std::string content = it->second;
+    const absl::Status verified = verified_;
+    lock.unlock();
+    RETURN_IF_ERROR(GiveAll(content, sink));
+    return verified;
   }
   void HoldReads(bool hold) {
     std::lock_guard lock(mutex_);
@@ -150,6 +154,7 @@ class TierLoaderTest : public testing::Test {
   std::map<Digest, std::string> contents_;
   bool hold_reads_ = false;
   int reads_ = 0;
+  absl::Status verified_;  // what a read ends with, when all has come
   std::unique_ptr<TierLoader> loader_;
   std::unique_ptr<DeviceAdapter> adapter_;
   bool was_in_host_ = false;
@@ -191,6 +196,20 @@ TEST_F(TierLoaderTest, OneReadForAllWhoWait) {
   EXPECT_TRUE(End(CommandId(100)).ok());
   EXPECT_TRUE(End(CommandId(101)).ok());
   EXPECT_EQ(reads_, 1);
+  ExpectPagesHold(a, 5);
+}
+
+// What is found spoilt when it has come whole is in no tier, and on no page.
+TEST_F(TierLoaderTest, F8NothingIsKeptOfWhatIsNotVerified) {
+  const Digest a = MakeContent(1);
+  verified_ = absl::DataLossError("spoilt");
+  EXPECT_TRUE(absl::IsDataLoss(Stage(a)));
+  EXPECT_TRUE(absl::IsDataLoss(Load(a, 5)));
+  EXPECT_TRUE(cache_->List().empty());
+  EXPECT_EQ(cache_->used_bytes(), 0u);
+  verified_ = absl::OkStatus();
+  EXPECT_TRUE(Load(a, 5).ok());
+  EXPECT_EQ(reads_, 3);
   ExpectPagesHold(a, 5);
 }
 

@@ -177,14 +177,18 @@ absl::StatusOr<CachedBlob> BlobCache::Download(const Digest& digest, BlobSource&
   return CachedBlob{source.kind(), got, std::move(file)};
 }
 
-absl::StatusOr<HeldBytes> BlobCache::Read(const Digest& digest) {
+absl::Status BlobCache::Read(const Digest& digest, const BlobSink& sink) {
   ASSIGN_OR_RETURN(std::shared_ptr<const BlobFile> file, BlobFile::Open(PathOf(digest)));
   if (file == nullptr) {
     return MakeError(absl::StatusCode::kNotFound, Reason::kIoError, "digest", digest.Short(),
                      "its content is not on this node; prefetch it first");
   }
-  const absl::StatusOr<Digest> hash = file->Hash();
-  if (hash.ok() && *hash == digest) return BlobFile::Map(std::move(file));
+  absl::Status taken = sink.begin(file->bytes());
+  // To the end in any case: a sink may have found fault with what is spoilt.
+  const absl::StatusOr<Digest> hash = file->Read([&](std::string_view piece) {
+    if (taken.ok()) taken = sink.write(piece);
+  });
+  if (hash.ok() && *hash == digest) return taken;
   Discard(digest, *file);
   RETURN_IF_ERROR(hash.status());
   return MakeError(absl::StatusCode::kDataLoss, Reason::kDigestMismatch, "digest", digest.Short(),

@@ -14,7 +14,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/digest.h"
-#include "common/base/held_bytes.h"
 #include "common/plan/plan.h"
 #include "worker/link/blobs/blob_file.h"
 #include "worker/link/blobs/blob_source.h"
@@ -47,9 +46,11 @@ class BlobCache {
   // As Ensure, but waits for no source: nothing when the content is not there, spoilt, or on its
   // way, or the disk fails.
   std::optional<CachedBlob> FindNow(const Digest& digest);
-  // The content, verified, as pages of its file. NOT_FOUND/io_error when absent; digest_mismatch,
-  // or io_error, when it is spoilt, and then it is gone, for Ensure to bring anew.
-  absl::StatusOr<HeldBytes> Read(const Digest& digest);
+  // Reads the content once, in pieces that go to `sink`; what came counts when this is OK, not
+  // before: then just those bytes are the digest's. NOT_FOUND/io_error when absent;
+  // digest_mismatch, or io_error, when it is spoilt, and then it is gone, for Ensure to bring anew;
+  // else the sink's error, which gets no more.
+  absl::Status Read(const Digest& digest, const BlobSink& sink);
   // The bytes that were freed; absent is fine. Pins go too.
   absl::StatusOr<uint64_t> Remove(const Digest& digest);
   // Looks at its name only.

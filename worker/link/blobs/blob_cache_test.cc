@@ -27,7 +27,7 @@ TEST_F(BlobCacheTest, FetchesOnceAndReplacesWhatIsSpoilt) {
   EXPECT_EQ(source_.fetches, 1);
   std::ofstream(cache.PathOf(a)) << "truncated";
   EXPECT_EQ(cache.Ensure(a, source_)->source, FetchSource::kObject);
-  EXPECT_EQ(Text(*cache.Read(a)), std::string(1000, 'a'));
+  EXPECT_EQ(*ReadAll(cache, a), std::string(1000, 'a'));
   // A process that starts trusts no file that it has not read.
   std::ofstream(cache.PathOf(a)) << std::string(1000, 'b');
   EXPECT_EQ(BlobCache(dir_, 1 << 20).Ensure(a, source_)->source, FetchSource::kObject);
@@ -42,11 +42,11 @@ TEST_F(BlobCacheTest, AFlippedBitIsFoundWhenItIsReadAndFetchedAgain) {
   std::string spoilt(1000, 'a');
   spoilt[500] ^= 1;
   std::ofstream(cache.PathOf(a), std::ios::binary) << spoilt;
-  const absl::Status status = cache.Read(a).status();
+  const absl::Status status = ReadAll(cache, a).status();
   EXPECT_EQ(GetErrorDetail(status)->reason, Reason::kDigestMismatch) << status;
-  EXPECT_EQ(cache.Read(a).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(ReadAll(cache, a).status().code(), absl::StatusCode::kNotFound);
   ASSERT_TRUE(Ensure(cache, a));
-  EXPECT_TRUE(cache.Read(a).ok());
+  EXPECT_TRUE(ReadAll(cache, a).ok());
 }
 
 // It takes the place of what was spoilt, and of a pin's file.
@@ -56,11 +56,11 @@ TEST_F(BlobCacheTest, APinOutlivesASpoiltFile) {
   ASSERT_TRUE(Ensure(cache, a));
   cache.Pin(a, true);
   std::ofstream(cache.PathOf(a)) << "spoilt";
-  EXPECT_FALSE(cache.Read(a).ok());
+  EXPECT_FALSE(ReadAll(cache, a).ok());
   EXPECT_FALSE(cache.TakeChanges().back().present);
   ASSERT_TRUE(Ensure(cache, a));
   EXPECT_FALSE(Ensure(cache, b));
-  EXPECT_TRUE(cache.Read(a).ok());
+  EXPECT_TRUE(ReadAll(cache, a).ok());
 }
 
 TEST_F(BlobCacheTest, BadContentLeavesNothing) {
@@ -99,7 +99,7 @@ TEST_F(BlobCacheTest, TheLeastRecentlyUsedGoes) {
   Age(cache, a, 30);
   Age(cache, b, 20);
   Age(cache, c, 10);
-  EXPECT_TRUE(cache.Read(a).ok());  // a use
+  EXPECT_TRUE(ReadAll(cache, a).ok());  // a use
   cache.TakeChanges();
   ASSERT_TRUE(Ensure(cache, d));
   EXPECT_FALSE(fs::exists(cache.PathOf(b)));
@@ -159,7 +159,7 @@ TEST_F(BlobCacheTest, NoRoomIsAnErrorWithTheNumbersForThatContentAlone) {
   EXPECT_EQ(GetErrorDetail(status)->reason, Reason::kTooLarge);
   EXPECT_EQ(GetErrorDetail(status)->field, "disk-cache-bytes");
   EXPECT_NE(status.message().find("2000"), std::string::npos) << status;
-  EXPECT_TRUE(cache.Read(a).ok());  // nothing was evicted in vain
+  EXPECT_TRUE(ReadAll(cache, a).ok());  // nothing was evicted in vain
   const auto leased = cache.Ensure(a, source_);
   const absl::Status taken = cache.Ensure(Add('b'), source_).status();
   EXPECT_EQ(taken.code(), absl::StatusCode::kResourceExhausted);

@@ -2,17 +2,14 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <span>
 #include <string>
 #include <system_error>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -123,8 +120,8 @@ absl::Status BlobFile::Write(std::string_view bytes) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Digest> BlobFile::Hash() const {
-  std::vector<uint8_t> piece(std::min<uint64_t>(kPieceBytes, bytes_));
+absl::StatusOr<Digest> BlobFile::Read(const std::function<void(std::string_view)>& take) const {
+  std::vector<char> piece(std::min<uint64_t>(kPieceBytes, bytes_));
   Sha256 hash;
   for (uint64_t done = 0; done < bytes_;) {
     const size_t want = std::min<uint64_t>(piece.size(), bytes_ - done);
@@ -132,21 +129,12 @@ absl::StatusOr<Digest> BlobFile::Hash() const {
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return DiskError(path_, errno);
     if (n == 0) break;  // cut since it was opened
-    hash.Update(std::span<const uint8_t>(piece.data(), static_cast<size_t>(n)));
+    const std::string_view came(piece.data(), static_cast<size_t>(n));
+    hash.Update({reinterpret_cast<const uint8_t*>(piece.data()), came.size()});
+    take(came);
     done += static_cast<uint64_t>(n);
   }
   return hash.Finish();
-}
-
-absl::StatusOr<HeldBytes> BlobFile::Map(std::shared_ptr<const BlobFile> file) {
-  const size_t bytes = file->bytes_;
-  if (bytes == 0) return HeldBytes{{}, std::move(file)};
-  void* const data = mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, file->fd_, 0);
-  if (data == MAP_FAILED) return DiskError(file->path_, errno);
-  std::shared_ptr<const void> owner(data, [file = std::move(file), bytes](const void* mapped) {
-    munmap(const_cast<void*>(mapped), bytes);
-  });
-  return HeldBytes{{static_cast<const uint8_t*>(data), bytes}, std::move(owner)};
 }
 
 bool BlobFile::Remove() const {

@@ -5,13 +5,13 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/digest.h"
-#include "common/base/held_bytes.h"
 
 namespace rootstock {
 
@@ -35,10 +35,12 @@ class BlobFile {
   uint64_t bytes() const { return bytes_; }
   // At the end of what was written.
   absl::Status Write(std::string_view bytes);
-  // Of all of it, read in pieces.
-  absl::StatusOr<Digest> Hash() const;
-  // All of `file`, as pages of the file that memory need not hold; the lock is held as long.
-  static absl::StatusOr<HeldBytes> Map(std::shared_ptr<const BlobFile> file);
+  // Reads all of it once, in pieces that go to `take`: the digest of just those bytes, whoever
+  // writes or cuts the file meanwhile.
+  absl::StatusOr<Digest> Read(const std::function<void(std::string_view)>& take) const;
+  absl::StatusOr<Digest> Hash() const {
+    return Read([](std::string_view) {});
+  }
   // Unless something else is there by now: whether it did.
   bool Remove() const;
 

@@ -3,8 +3,11 @@
 #include <sys/resource.h>
 
 #include <atomic>
+#include <filesystem>
 #include <fstream>
+#include <functional>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -44,19 +47,81 @@ uint64_t DataBytes() {
   return 0;
 }
 
-// What is mapped stays when its file goes, and is nobody else's while it is held.
-TEST_F(BlobMemoryTest, BytesStayWhileTheyAreHeld) {
+// What is being read is read to its end when its file goes, and is nobody else's until then.
+TEST_F(BlobMemoryTest, AReadGoesOnWhenItsFileGoes) {
   BlobCache cache(dir_, 1500);
   const Digest a = Add('a'), b = Add('b'), empty = source_.Add("");
   ASSERT_TRUE(Ensure(cache, a));
-  auto held = cache.Read(a);
-  ASSERT_TRUE(held.ok());
-  EXPECT_FALSE(Ensure(cache, b));
-  EXPECT_EQ(*cache.Remove(a), 1000u);
-  EXPECT_EQ(Text(*held), std::string(1000, 'a'));
+  std::string text;
+  const BlobSink sink = {.begin =
+                             [&](uint64_t bytes) {
+                               EXPECT_EQ(bytes, 1000u);
+                               EXPECT_FALSE(Ensure(cache, b));
+                               EXPECT_EQ(*cache.Remove(a), 1000u);
+                               return absl::OkStatus();
+                             },
+                         .write =
+                             [&](std::string_view piece) {
+                               text += piece;
+                               return absl::OkStatus();
+                             }};
+  EXPECT_TRUE(cache.Read(a, sink).ok());
+  EXPECT_EQ(text, std::string(1000, 'a'));
   EXPECT_TRUE(Ensure(cache, b));
   ASSERT_TRUE(Ensure(cache, empty));
-  EXPECT_TRUE(cache.Read(empty)->bytes.empty());
+  EXPECT_EQ(*ReadAll(cache, empty), "");
+}
+
+// FAULTS F8, of a file with three pieces: a writer that cuts or changes it while it is read kills
+// nobody, and no byte is used that was not hashed.
+TEST_F(BlobMemoryTest, F8AFileThatIsCutOrWrittenWhileItIsReadIsSpoilt) {
+  const std::string content = std::string(1 << 20, 'a') + std::string(1 << 20, 'b') + "end";
+  const Digest digest = source_.Add(content);
+  BlobCache cache(dir_, 1 << 30);
+  const auto read_and = [&](const std::function<void()>& disturb) {
+    EXPECT_TRUE(Ensure(cache, digest));
+    std::string text;
+    const BlobSink sink = {.begin = [](uint64_t) { return absl::OkStatus(); },
+                           .write =
+                               [&](std::string_view piece) {
+                                 if (text.empty()) disturb();
+                                 text += piece;
+                                 return absl::OkStatus();
+                               }};
+    const absl::Status status = cache.Read(digest, sink);
+    return std::pair(status, text);
+  };
+  const auto write_at = [&](std::streamoff at) {
+    std::fstream file(cache.PathOf(digest), std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(at);
+    file << "x";
+  };
+  for (const std::function<void()>& spoil :
+       {std::function<void()>([&] { std::filesystem::resize_file(cache.PathOf(digest), 5); }),
+        std::function<void()>([&] { write_at(2 << 20); })}) {
+    const auto [status, text] = read_and(spoil);
+    EXPECT_EQ(GetErrorDetail(status)->reason, Reason::kDigestMismatch) << status;
+    EXPECT_FALSE(cache.IsThere(digest));
+  }
+  // What was read already is what counts.
+  const auto [status, text] = read_and([&] { write_at(0); });
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_EQ(text, content);
+}
+
+// The sink's own error, unless what it got was spoilt.
+TEST_F(BlobMemoryTest, ASinksErrorIsToldAndTheFileStays) {
+  BlobCache cache(dir_, 1500);
+  const Digest a = Add('a');
+  ASSERT_TRUE(Ensure(cache, a));
+  const BlobSink sink = {
+      .begin = [](uint64_t) { return absl::OkStatus(); },
+      .write = [](std::string_view) { return absl::CancelledError("no use for it"); }};
+  EXPECT_TRUE(absl::IsCancelled(cache.Read(a, sink)));
+  EXPECT_TRUE(ReadAll(cache, a).ok());
+  std::ofstream(cache.PathOf(a)) << "spoilt";
+  EXPECT_EQ(GetErrorDetail(cache.Read(a, sink))->reason, Reason::kDigestMismatch);
+  EXPECT_FALSE(cache.IsThere(a));
 }
 
 // FAULTS I4: neither fetching nor reading holds a content in memory.
@@ -73,8 +138,14 @@ TEST_F(BlobMemoryTest, I4AContentIsNeverWholeInMemory) {
               if (!BlobCache(dir_, 1 << 30).Ensure(digest, source).ok()) return 2;
               BlobCache cache(dir_, 1 << 30);  // which has not read it yet
               if (cache.Ensure(digest, source)->source != FetchSource::kDisk) return 3;
-              const auto held = cache.Read(digest);
-              return held.ok() && held->bytes.size() == kPieces << 20 ? 0 : 4;
+              uint64_t read = 0;
+              const BlobSink sink = {.begin = [](uint64_t) { return absl::OkStatus(); },
+                                     .write =
+                                         [&](std::string_view bytes) {
+                                           read += bytes.size();
+                                           return absl::OkStatus();
+                                         }};
+              return cache.Read(digest, sink).ok() && read == kPieces << 20 ? 0 : 4;
             }),
             0);
 }
@@ -93,9 +164,9 @@ TEST_F(BlobMemoryTest, ManyThreadsAtOnce) {
         const auto lease = cache.Ensure(digests[which], source_);
         if (t == 0 && i % 3 == 0) cache.Pin(digests[which], i % 2 == 0);
         if (t == 1 && i % 5 == 0) cache.Remove(digests[which]).IgnoreError();
-        const auto held = cache.Read(digests[which]);
+        const auto held = ReadAll(cache, digests[which]);
         if (held.ok()) {
-          EXPECT_EQ(Text(*held), std::string(1000, static_cast<char>('a' + which)));
+          EXPECT_EQ(*held, std::string(1000, static_cast<char>('a' + which)));
           ++good;
         }
         cache.TakeChanges();

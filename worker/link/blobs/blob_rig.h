@@ -42,7 +42,18 @@ class MemorySource : public BlobSource {
   std::atomic<int> fetches = 0;
 };
 
-inline std::string Text(const HeldBytes& held) { return {held.bytes.begin(), held.bytes.end()}; }
+// All of the content that the cache has.
+inline absl::StatusOr<std::string> ReadAll(BlobCache& cache, const Digest& digest) {
+  std::string text;
+  const BlobSink sink = {.begin = [](uint64_t) { return absl::OkStatus(); },
+                         .write =
+                             [&](std::string_view piece) {
+                               text += piece;
+                               return absl::OkStatus();
+                             }};
+  RETURN_IF_ERROR(cache.Read(digest, sink));
+  return text;
+}
 
 // A cache's directory, and processes beside this one.
 class BlobCacheTest : public testing::Test {

@@ -1,22 +1,12 @@
 // Where a node gets adapter content from.
 #pragma once
 
-#include <cstdint>
-#include <functional>
-#include <string_view>
-
 #include "absl/status/status.h"
+#include "common/base/blob_sink.h"
 #include "common/base/digest.h"
 #include "common/plan/plan.h"
 
 namespace rootstock {
-
-// Takes content as it comes. An error ends the fetch with it.
-struct BlobSink {
-  // Once, before all bytes: how many there will be.
-  std::function<absl::Status(uint64_t total_bytes)> begin;
-  std::function<absl::Status(std::string_view bytes)> write;
-};
 
 // *Thread-safe.*
 class BlobSource {

@@ -12,7 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
-#include "worker/link/blobs/blob_cache.h"
+#include "worker/link/blobs/blob_rig.h"
 
 namespace rootstock {
 namespace {
@@ -44,7 +44,7 @@ TEST_F(ObjectBlobsTest, GivesWhatTheCoordinatorStored) {
   ASSERT_TRUE(got.ok()) << got.status();
   EXPECT_EQ(got->source, FetchSource::kObject);
   EXPECT_EQ(got->bytes, content.size());
-  EXPECT_TRUE(cache.Read(Sha256Of(content)).ok());
+  EXPECT_TRUE(ReadAll(cache, Sha256Of(content)).ok());
 }
 
 TEST_F(ObjectBlobsTest, WhatIsAbsentOrSpoiltIsToldAndNotKept) {

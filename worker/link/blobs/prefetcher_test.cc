@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
+#include "worker/link/blobs/blob_rig.h"
 
 namespace rootstock {
 namespace {
@@ -120,7 +121,7 @@ TEST(Prefetcher, WhatIsOnTheDiskWaitsForNoFetch) {
     source.entered.at(spoilt).get_future().wait();
     source.gates[spoilt].set_value();
   }
-  EXPECT_TRUE(cache.Read(spoilt).ok());
+  EXPECT_TRUE(ReadAll(cache, spoilt).ok());
   fs::remove_all(dir);
 }
 
