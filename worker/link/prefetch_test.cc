@@ -7,12 +7,14 @@
 #include <fstream>
 #include <future>
 #include <map>
+#include <memory>
 #include <sstream>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "worker/link/blobs/blob_cache.h"
+#include "worker/link/blobs/blob_file.h"
 #include "worker/link/link_rig.h"
 
 namespace rootstock {
@@ -277,13 +279,17 @@ pid_t GonePid() {
   return pid;
 }
 
-// A group that starts removes what a crash left half written, and nothing else.
+// A group that starts removes what a crash left half written, and nothing else: not what another
+// process writes, whose pid, of another container, means nobody or somebody else here.
 TEST(Prefetch, TemporariesOfTheGoneAreSweptAtStart) {
   LinkRig rig;
   const std::string hex = Sha256Of("weights").Hex();
   const auto temporary = [&](pid_t pid) { return "." + hex + "." + std::to_string(pid) + ".1"; };
-  const std::vector<std::string> swept = {temporary(GonePid()), temporary(getpid())};
-  const std::vector<std::string> kept = {temporary(getppid()), hex, ".keep",
+  const std::vector<std::string> swept = {temporary(GonePid()), temporary(getpid()),
+                                          temporary(getppid())};
+  const std::string held = temporary(GonePid());
+  std::unique_ptr<BlobFile> writing;
+  const std::vector<std::string> kept = {held, hex, ".keep",
                                          ".x." + std::to_string(GonePid()) + ".1"};
   const int code = rig.Run(
       [&](ScriptedStream& s, int) {
@@ -302,6 +308,7 @@ TEST(Prefetch, TemporariesOfTheGoneAreSweptAtStart) {
         std::filesystem::create_directories(rig.cache);
         for (const std::string& name : swept) std::ofstream(rig.cache / name) << "weig";
         for (const std::string& name : kept) std::ofstream(rig.cache / name) << "weights";
+        writing = *BlobFile::Create(rig.cache / held, 7);
       });
   EXPECT_EQ(code, 0);
 }

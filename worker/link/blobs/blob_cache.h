@@ -60,8 +60,7 @@ class BlobCache {
   // Absent is fine: what comes later is pinned then.
   void Pin(const Digest& digest, bool pinned);
   void UnpinAll();
-  // Removes what processes of this node that are gone left half written. A file of this process'
-  // own pid is an earlier process' (a container gives the same pids again): call it before Ensure.
+  // Removes what processes that are gone left half written.
   void SweepTemporaries() const;
 
   // All that is there, and what came and went by this process since the last call.

@@ -1,17 +1,15 @@
 #include "worker/link/blobs/blob_dir.h"
 
-#include <signal.h>
 #include <unistd.h>
 
 #include <atomic>
-#include <cerrno>
-#include <optional>
 #include <string>
 #include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "worker/link/blobs/blob_file.h"
 
 namespace rootstock {
 namespace {
@@ -20,16 +18,12 @@ namespace fs = std::filesystem;
 
 constexpr size_t kHexLength = 64;  // of a digest
 
-// The process that writes the file, or nothing when it is no temporary.
-std::optional<pid_t> WriterOf(const fs::path& path) {
+bool IsTemporary(const fs::path& path) {
   const std::vector<std::string> parts = absl::StrSplit(path.filename().string(), '.');
   pid_t pid = 0;
-  const bool temporary = parts.size() == 4 && parts[0].empty() && parts[1].size() == kHexLength &&
-                         absl::SimpleAtoi(parts[2], &pid) && pid > 0;
-  return temporary ? std::optional(pid) : std::nullopt;
+  return parts.size() == 4 && parts[0].empty() && parts[1].size() == kHexLength &&
+         absl::SimpleAtoi(parts[2], &pid) && pid > 0;
 }
-
-bool IsAlive(pid_t pid) { return kill(pid, 0) == 0 || errno != ESRCH; }
 
 }  // namespace
 
@@ -63,10 +57,9 @@ fs::path TemporaryIn(const fs::path& dir, const Digest& digest) {
 }
 
 void RemoveAbandoned(const fs::path& dir) {
+  const DirectoryLock lock(dir);  // none is being made
   for (const DirectoryFile& file : FilesOf(dir)) {
-    const std::optional<pid_t> writer = WriterOf(file.path);
-    std::error_code error;
-    if (writer && (*writer == getpid() || !IsAlive(*writer))) fs::remove(file.path, error);
+    if (IsTemporary(file.path)) BlobFile::RemoveIfFree(file.path);
   }
 }
 

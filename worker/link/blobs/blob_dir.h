@@ -22,7 +22,8 @@ uint64_t TotalBytes(const std::vector<DirectoryFile>& files);
 uint64_t HalfOfTheDisk(const std::filesystem::path& dir);
 // Another at each call, of this process.
 std::filesystem::path TemporaryIn(const std::filesystem::path& dir, const Digest& digest);
-// Temporaries of processes that are gone, and all of this process' pid.
+// Temporaries that nobody holds: their writers are gone, whatever machine or container gave them a
+// pid.
 void RemoveAbandoned(const std::filesystem::path& dir);
 
 }  // namespace rootstock
