@@ -9,6 +9,7 @@
 #include <mutex>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
@@ -81,6 +82,17 @@ struct Exchange {
   }
 };
 
+// Nothing for another: that of an object in parts is of its parts' digests, "...-3".
+std::optional<Digest> DigestFromBase64(const std::string& text) {
+  std::string bytes;
+  Digest digest;
+  if (!absl::Base64Unescape(text, &bytes) || bytes.size() != digest.bytes.size()) {
+    return std::nullopt;
+  }
+  std::copy(bytes.begin(), bytes.end(), digest.bytes.begin());
+  return digest;
+}
+
 size_t OnHeader(char* data, size_t size, size_t count, void* user) {
   auto& exchange = *static_cast<Exchange*>(user);
   const std::string_view line(data, size * count);
@@ -91,12 +103,12 @@ size_t OnHeader(char* data, size_t size, size_t count, void* user) {
     exchange.answer.head.status = static_cast<int>(status);
   }
   const size_t colon = line.find(':');
-  if (colon != std::string_view::npos &&
-      absl::AsciiStrToLower(std::string(line.substr(0, colon))) == "etag") {
-    std::string value(line.substr(colon + 1));
-    absl::StripAsciiWhitespace(&value);
-    exchange.answer.head.etag = value;
-  }
+  if (colon == std::string_view::npos) return size * count;
+  const std::string name = absl::AsciiStrToLower(std::string(line.substr(0, colon)));
+  std::string value(line.substr(colon + 1));
+  absl::StripAsciiWhitespace(&value);
+  if (name == "etag") exchange.answer.head.etag = value;
+  if (name == "x-amz-checksum-sha256") exchange.answer.head.sha256 = DigestFromBase64(value);
   return size * count;
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/base/digest.h"
 #include "common/objects/object_store.h"
 
 namespace rootstock {
@@ -26,6 +27,7 @@ struct HttpHead {
   int status = 0;
   std::optional<uint64_t> content_length;
   std::string etag;
+  std::optional<Digest> sha256;  // x-amz-checksum-sha256, of the whole object
 };
 
 // Http and https only, redirects are answers like others. *Thread-safe.*

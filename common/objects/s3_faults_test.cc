@@ -4,6 +4,9 @@
 
 #include <thread>
 
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/digest.h"
 #include "common/base/status.h"
 #include "common/objects/http_fixture.h"
 #include "common/objects/object_store.h"
@@ -43,6 +46,11 @@ Got Get(ObjectStore& store, uint64_t max_bytes = 1 << 20) {
     return absl::OkStatus();
   });
   return got;
+}
+
+std::string Base64Sha256(const std::string& text) {
+  const Digest digest = Sha256Of(text);
+  return absl::Base64Escape(std::string(digest.bytes.begin(), digest.bytes.end()));
 }
 
 HttpFixture::Step Error(int status, const std::string& body = "") {
@@ -182,6 +190,33 @@ TEST(S3FaultsTest, RefusesWhatIsTooLargeBeforeItsFirstByte) {
   const Got cut = Get(*StoreAt(silent), 10);
   EXPECT_EQ(cut.status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_LE(cut.bytes.size(), 10u);
+}
+
+// SHA-256, where the object was put with one: then a bit that has flipped in the store is found.
+TEST(S3FaultsTest, AnObjectIsItsChecksums) {
+  const std::string right = absl::StrCat("x-amz-checksum-sha256: ", Base64Sha256("0123456789"));
+  const auto answer = [&](int http, size_t length, const std::string& body,
+                          const std::string& header) {
+    HttpFixture::Step step = HttpAnswer(http, length, body);
+    step.head += header + "\r\n";
+    return step;
+  };
+  HttpFixture good({answer(200, 10, "0123456789", right)});
+  EXPECT_TRUE(Get(*StoreAt(good)).status.ok());
+  EXPECT_THAT(good.requests()[0], HasSubstr("x-amz-checksum-mode: ENABLED"));
+  HttpFixture flipped({answer(200, 10, "0123456788", right)});
+  const absl::Status status = Get(*StoreAt(flipped)).status;
+  EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+  EXPECT_EQ(GetErrorDetail(status)->reason, Reason::kDigestMismatch);
+  EXPECT_EQ(flipped.requests().size(), 1u);
+  // Of the whole, in however many pieces it comes.
+  HttpFixture cut({answer(200, 10, "0123", right), HttpAnswer(206, 6, "456789")});
+  EXPECT_TRUE(Get(*StoreAt(cut)).status.ok());
+  HttpFixture cut_flipped({answer(200, 10, "0123", right), HttpAnswer(206, 6, "456788")});
+  EXPECT_TRUE(absl::IsDataLoss(Get(*StoreAt(cut_flipped)).status));
+  // What is put in parts has one of its parts' checksums.
+  HttpFixture parts({answer(200, 10, "0123456789", right + "-2")});
+  EXPECT_TRUE(Get(*StoreAt(parts)).status.ok());
 }
 
 TEST(S3FaultsTest, ASinksErrorIsTheGets) {

@@ -3,6 +3,7 @@
 #include <array>
 #include <fstream>
 #include <random>
+#include <span>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -128,6 +129,7 @@ absl::Status S3Store::GetOnce(const std::string& key, uint64_t max_bytes, const 
                               Progress& progress) {
   HttpRequest request = RequestFor("GET", key);
   const uint64_t from = progress.done;
+  if (from == 0) request.headers.push_back("x-amz-checksum-mode: ENABLED");
   if (from > 0) {
     request.headers.push_back(absl::StrCat("Range: bytes=", from, "-"));
     if (!progress.etag.empty()) request.headers.push_back("If-Match: " + progress.etag);
@@ -139,6 +141,7 @@ absl::Status S3Store::GetOnce(const std::string& key, uint64_t max_bytes, const 
                        absl::StrCat("ended after ", from, " bytes and cannot be read on"));
     }
     progress.etag = head.etag;
+    if (from == 0) progress.said = head.sha256;
     if (head.content_length && from + *head.content_length > max_bytes) {
       return TooLarge(UriOf(key), from + *head.content_length, max_bytes);
     }
@@ -150,6 +153,7 @@ absl::Status S3Store::GetOnce(const std::string& key, uint64_t max_bytes, const 
     }
     RETURN_IF_ERROR(sink(bytes));
     progress.done += bytes.size();
+    progress.hash.Update(std::span(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()));
     return absl::OkStatus();
   };
   ASSIGN_OR_RETURN(const HttpClient::Answer answer, http_.Do(request, UriOf(key), handlers));
@@ -166,7 +170,14 @@ absl::Status S3Store::Get(const std::string& key, uint64_t max_bytes, const Sink
     return refused.ok() ? refused : absl::AbortedError("");
   };
   const absl::Status status = Retry([&] { return GetOnce(key, max_bytes, guarded, progress); });
-  return refused.ok() ? status : refused;
+  if (!refused.ok()) return refused;
+  if (!status.ok() || !progress.said) return status;
+  if (const Digest came = progress.hash.Finish(); came != *progress.said) {
+    return MakeError(
+        absl::StatusCode::kDataLoss, Reason::kDigestMismatch, "uri", UriOf(key),
+        absl::StrCat("came as ", came.Short(), ", its checksum says ", progress.said->Short()));
+  }
+  return status;
 }
 
 absl::Status S3Store::Put(const std::string& key, const std::filesystem::path& file) {

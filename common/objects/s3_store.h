@@ -28,6 +28,8 @@ class S3Store : public ObjectStore {
   struct Progress {
     uint64_t done = 0;
     std::string etag;
+    std::optional<Digest> said;  // by the store, of the whole object
+    Sha256 hash;                 // of what came
   };
   std::string UriOf(const std::string& key) const;
   HttpRequest RequestFor(const std::string& method, const std::string& key) const;
