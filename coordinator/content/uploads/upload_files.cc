@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <system_error>
 
@@ -19,6 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char kManifest[] = "upload.json";
+constexpr size_t kMaxManifestBytes = 64 << 10;  // of two files a few hundred
 
 }  // namespace
 
@@ -46,9 +46,15 @@ std::optional<UploadManifest> ParseManifest(const std::string& text) try {
   return std::nullopt;
 }
 
-std::optional<UploadManifest> ReadManifest(const fs::path& dir) {
+absl::StatusOr<std::optional<UploadManifest>> ReadManifest(const fs::path& dir) {
+  errno = 0;
   std::ifstream in(dir / kManifest);
-  return ParseManifest(std::string(std::istreambuf_iterator<char>(in), {}));
+  if (!in && errno == ENOENT) return std::optional<UploadManifest>();
+  std::string text(kMaxManifestBytes, '\0');
+  if (in) in.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (!in.is_open() || in.bad()) return StoreError(dir / kManifest, errno);
+  text.resize(static_cast<size_t>(in.gcount()));
+  return ParseManifest(text);
 }
 
 absl::Status WriteManifest(const fs::path& dir, const UploadManifest& manifest) {

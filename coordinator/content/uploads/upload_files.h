@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "coordinator/content/uploads/upload.h"
 
 namespace rootstock {
@@ -20,8 +21,9 @@ struct UploadManifest {
 // As a manifest is written. Parsing gives nothing for a text that is none.
 std::string FormatManifest(const UploadManifest& manifest);
 std::optional<UploadManifest> ParseManifest(const std::string& text);
-// Nothing for what this store has not written, or not to its end.
-std::optional<UploadManifest> ReadManifest(const std::filesystem::path& dir);
+// Nothing for what this store has not written, or not to its end; an error when that can't be seen
+// now: too many open files, say.
+absl::StatusOr<std::optional<UploadManifest>> ReadManifest(const std::filesystem::path& dir);
 absl::Status WriteManifest(const std::filesystem::path& dir, const UploadManifest& manifest);
 // When any of them was written last.
 std::filesystem::file_time_type LastUse(const std::filesystem::path& dir,

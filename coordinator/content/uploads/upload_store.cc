@@ -79,7 +79,13 @@ absl::Status UploadStore::Open() {
 
 // Before anybody else is about.
 void UploadStore::Learn(const fs::path& dir) {
-  std::optional<UploadManifest> manifest = ReadManifest(dir);
+  auto read = ReadManifest(dir);
+  if (!read.ok()) {
+    LogWarning("uploads: ", dir.filename().string(),
+               " is left as it is: ", std::string(read.status().message()));
+    return;
+  }
+  std::optional<UploadManifest> manifest = *std::move(read);
   std::error_code ignored;
   // The id follows from what a manifest says: a spoilt one is no other's upload.
   if (!manifest || !IsId(dir.filename()) ||

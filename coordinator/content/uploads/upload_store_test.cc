@@ -131,6 +131,25 @@ TEST_F(UploadStoreTest, AManifestThatADiskSpoiltIsForgotten) {
 }
 
 // Nobody's upload becomes another's, nor another one.
+// A read that fails says nothing of the upload: at the next start it goes on.
+TEST_F(UploadStoreTest, AManifestThatCannotBeReadNowLosesNothing) {
+  const std::string id = store_->Start("t", Files())->id;
+  EXPECT_TRUE(Send(id, kWeights, 0, "0123").ok());
+  fs::path path;
+  for (const auto& entry : fs::directory_iterator(dir_ / id)) {
+    if (entry.path().extension() != ".part") path = entry.path();
+  }
+  fs::rename(path, dir_.string() + ".manifest");
+  fs::create_symlink("/proc/self/mem", path);  // opens; reads end with EIO
+  Reopen();
+  EXPECT_TRUE(absl::IsNotFound(store_->Get("t", id).status()));
+  fs::rename(dir_.string() + ".manifest", path);
+  Reopen();
+  const auto again = store_->Get("t", id);
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->files[1].received, 4u);
+}
+
 TEST_F(UploadStoreTest, AManifestThatADiskSpoiltALittleIsForgotten) {
   for (const std::pair<std::string, std::string>& change :
        {std::pair<std::string, std::string>{"\"tenant\":\"t\"", "\"tenant\":\"u\""},
