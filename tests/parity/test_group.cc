@@ -175,7 +175,9 @@ void TestGroup::Advance(Running& sequence, std::span<const float> logits) {
   TestRequest& request = *sequence.request;
   request.logits.emplace_back(logits.begin(), logits.end());
   const int32_t token =
-      static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+      request.forced.empty()
+          ? static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin())
+          : request.forced[request.tokens.size()];
   request.tokens.push_back(token);
   sequence.tokens.push_back(token);
 }

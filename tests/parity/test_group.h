@@ -48,7 +48,8 @@ struct TestRequest {
   std::vector<int32_t> prompt;
   std::vector<std::string> adapters;  // names given to Load; summed in order
   int max_tokens = 1;
-  int arrival = 0;  // step from which it runs
+  int arrival = 0;              // step from which it runs
+  std::vector<int32_t> forced;  // [max_tokens], which follow instead of the likeliest; empty: none
   // Results:
   std::vector<int32_t> tokens;
   std::vector<std::vector<float>> logits;  // [max_tokens][vocab], that each token was taken from
