@@ -238,10 +238,20 @@ size_t Registry::CountLeaks() const {
 }
 
 absl::StatusOr<std::ifstream> Registry::ReadContent(const Digest& digest) {
-  const AdapterHandle held = FindDigest(digest);
-  if (held != nullptr) return impl_->contents->blobs.Read(digest, held->blob_bytes);
-  return MakeError(absl::StatusCode::kNotFound, Reason::kIoError, "digest", digest.Hex(),
-                   "no such content");
+  const absl::Status gone = MakeError(absl::StatusCode::kNotFound, Reason::kIoError, "digest",
+                                      digest.Hex(), "no such content");
+  uint64_t bytes = 0;
+  {
+    const AdapterHandle held = FindDigest(digest);
+    if (held == nullptr) return gone;
+    bytes = held->blob_bytes;
+  }
+  // No handle meanwhile: who takes the content away waits for no store.
+  auto in = impl_->contents->blobs.Read(digest, bytes);
+  const std::lock_guard lock(impl_->contents->mutex);
+  if (impl_->contents->by_digest.contains(digest)) return in;
+  impl_->contents->blobs.Remove(digest);  // it may have come too late
+  return gone;
 }
 
 bool Registry::IsOnDisk(const Digest& digest) const {

@@ -174,7 +174,7 @@ class Registry {
   // Handles that are out though nothing should run any more: logged and counted.
   size_t CountLeaks() const;
   // Content from its first byte; may wait for the object store. NOT_FOUND when no version and
-  // nothing in flight holds it; BlobStore::Read's errors.
+  // nothing in flight holds it, or none does any more when it has come; BlobStore::Read's errors.
   absl::StatusOr<std::ifstream> ReadContent(const Digest& digest);
   // Whether the disk has it for ReadContent. Never waits.
   bool IsOnDisk(const Digest& digest) const;

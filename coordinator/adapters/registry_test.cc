@@ -7,6 +7,7 @@
 #include "common/base/status.h"
 #include "common/objects/object_store.h"
 #include "coordinator/adapters/registry_fixture.h"
+#include "coordinator/content/fake_object_store.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -375,6 +376,37 @@ TEST_F(RegistryTest, TellsWhereContentLies) {
   EXPECT_EQ(cached->Get("two", "default")->stored_in, "coordinator");
   ASSERT_TRUE(registry_->Register("one", "one", "default").ok());
   EXPECT_EQ(registry_->List("default", {}, 1).at(0).stored_in, "coordinator");
+}
+
+// Its store may take long to give it.
+TEST_F(RegistryTest, F1WhoTakesContentAwayDoesNotWaitForItsReaders) {
+  const auto remote = std::make_shared<FakeObjectStore>();
+  const auto cached =
+      *Registry::Open({.data_dir = base_ / "cached",
+                       .adapter_root = base_ / "root",
+                       .base_name = "base-model",
+                       .loader = LoadText,
+                       .blobs = {.max_bytes = 1, .remote = remote, .remote_name = "store"},
+                       .unix_ms = [] { return int64_t{1}; }});
+  for (const char* name : {"one", "two"}) {  // the disk has room for one
+    ASSERT_TRUE(cached->Register(name, name, "default").ok());
+  }
+  const Digest one = Sha256Of("one");
+  bool gone_meanwhile = false;
+  remote->fails = [&](const std::string& call) {
+    if (call == "remove") return FakeObjectStore::Failure(absl::StatusCode::kUnavailable);
+    if (call == "get") {
+      EXPECT_TRUE(cached->Unregister("one", "default").ok());
+      cached->WhenGone(one, [&](bool gone) { gone_meanwhile = gone; });
+      EXPECT_TRUE(gone_meanwhile);
+    }
+    return absl::OkStatus();
+  };
+  EXPECT_TRUE(absl::IsNotFound(cached->ReadContent(one).status()));
+  EXPECT_TRUE(gone_meanwhile);
+  cached->AwaitRemovals();
+  EXPECT_FALSE(cached->IsOnDisk(one));
+  EXPECT_FALSE(fs::exists(base_ / "cached/blobs" / one.Hex()));
 }
 
 }  // namespace
