@@ -17,7 +17,10 @@ gemm2 kernels_linear_cuda_test Cases/FewLinearLaunches.*/1
 gemm3 kernels_linear_cuda_test Cases/FewLinearLaunches.*/2
 gemm4 kernels_linear_cuda_test Cases/FewLinearLaunches.*/3
 gemm5 kernels_linear_cuda_test Cases/FewLinearLaunches.*/4
-gemm_gated kernels_linear_cuda_test FewGatedLinearLaunches.*
+gemm6 kernels_linear_cuda_test Cases/FewLinearLaunches.*/5
+gemm7 kernels_linear_cuda_test Cases/FewLinearLaunches.*/6
+gemm_gated kernels_linear_cuda_test Rows/FewGatedLinearLaunches.*/0
+gemm_gated_many kernels_linear_cuda_test Rows/FewGatedLinearLaunches.*/1
 decode128 kernels_attention_cuda_test FewAttentionLaunches.DecodeOfHeads128
 decode_wide kernels_attention_cuda_test FewAttentionLaunches.DecodeOfWideGroups
 decode64 kernels_attention_cuda_test FewAttentionLaunches.DecodeOfHeads64

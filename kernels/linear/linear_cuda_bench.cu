@@ -1,7 +1,9 @@
 // Prints JSON lines: read bandwidth; each site and whole layers for few rows, ours beside the best
-// of cuBLASLt's first eight algorithms; cuBLASLt's rate for many rows.
+// of cuBLASLt's first eight algorithms; cuBLASLt's rate for many rows. Given numbers of rows:
+// those, of the first model alone.
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 
 #include "kernels/linear/cuda_bench.h"
 #include "kernels/linear/lt_matmul.h"
@@ -11,7 +13,7 @@ namespace rootstock::kernels::cuda {
 namespace {
 
 constexpr int kLayers = 24;
-constexpr int kMaxRows = 64;
+constexpr int kMaxRows = kMaxStreamRows;
 constexpr int kChoices = 8;
 
 class Bench {
@@ -20,10 +22,11 @@ class Bench {
     std::printf("{\"read_tb_s\": %.3f}\n", bandwidth_ / 1e12);
   }
 
-  void FewRows(const Model& model, int copies) {
+  void FewRows(const Model& model, int copies, const std::vector<int>& rows) {
     const Tensors tensors(model, copies, kMaxRows);
     const int sites = static_cast<int>(model.sites.size());
-    for (int m : {1, 8, 16, 32, 64}) {
+    for (const int m : rows) {
+      if (!StreamLinear::Takes(tensors.Args(0, 0, m))) continue;  // of a head alone
       std::vector<int> choices;
       double bytes = 0;
       for (int i = 0; i < sites; ++i) {
@@ -134,7 +137,7 @@ class Bench {
 }  // namespace
 }  // namespace rootstock::kernels::cuda
 
-int main() {
+int main(int argc, char** argv) {
   using namespace rootstock::kernels::cuda;
   std::string error;
   const std::unique_ptr<LtMatmul> lt = LtMatmul::Create(&error);
@@ -144,11 +147,18 @@ int main() {
     return 1;
   }
   Bench bench(lt.get(), own.get());
+  std::vector<int> rows;
+  for (int i = 1; i < argc; ++i) rows.push_back(std::clamp(std::atoi(argv[i]), 1, kMaxRows));
   for (const Model& model : Models()) {
     double bytes = 0;
     for (const Site& site : model.sites) bytes += 2.0 * site.n * site.k;
     // Several times the second cache lie between two uses of a copy.
-    bench.FewRows(model, std::clamp(static_cast<int>(2.5e9 / bytes), 2, 12));
+    const int copies = std::clamp(static_cast<int>(2.5e9 / bytes), 2, 12);
+    if (!rows.empty()) {
+      bench.FewRows(model, copies, rows);
+      return 0;
+    }
+    bench.FewRows(model, copies, {1, 8, 16, 32, 64, 80, 96});
   }
   for (const Model& model : Models()) {
     if (model.sites.size() == 4 && model.name != "70B/TP8") bench.ManyRows(model);

@@ -61,7 +61,7 @@ TEST_P(LinearCudaTest, EqualsDoubleSumsAtOddShapes) {
                             {320, 576},
                             {1536, 576},
                             {576, 1536}}) {
-    for (int m : {1, 2, 5, 8, 17, 33, 64, 65, 130, 300}) Check(m, n, k, m % 2 == 1);
+    for (int m : {1, 2, 5, 8, 17, 33, 64, 65, 96, 128, 130, 300}) Check(m, n, k, m % 2 == 1);
   }
 }
 
@@ -76,7 +76,7 @@ TEST_P(LinearCudaTest, EqualsDoubleSumsAtModelShapes) {
                             {15360, 5120},
                             {1280, 8192},
                             {8192, 1024}}) {
-    for (int m : {1, 16, 61, 200}) Check(m, n, k, m == 16);
+    for (int m : {1, 16, 61, 76, 128, 200}) Check(m, n, k, m == 16);
   }
 }
 
@@ -137,7 +137,7 @@ TEST_P(LinearCudaTest, RunsInAGraphAsItDoesOutside) {
   const auto [in, out] = GetParam();
   cudaStream_t stream;
   CheckCuda(cudaStreamCreate(&stream), "stream");
-  for (int m : {3, 64, 100}) {
+  for (int m : {3, 64, 100, 200}) {
     TestCase c(in, out, m, 320, 576, true);
     ASSERT_EQ(linear_->Run(c.args, stream), "");
     CheckCuda(cudaStreamSynchronize(stream), "run");

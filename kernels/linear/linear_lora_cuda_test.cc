@@ -101,8 +101,9 @@ void ExpectExpands(Linear* linear, int m, Mix mix, const Shape& shape, int room 
   SCOPED_TRACE(testing::Message() << "n " << shape.n << " k " << shape.k << " room " << room);
   Product product(m, shape.n, shape.k, shape.targets, mix, room);
   LinearArgs gated = product.Shrinking();
-  EXPECT_EQ(linear->Gates(gated), m > 8);
-  if (m <= 8) return;
+  const bool gates = m > 8 && m <= 64;
+  EXPECT_EQ(linear->Gates(gated), gates);
+  if (!gates) return;
   gated.gated = true;
   product.Poison();
   ASSERT_EQ(linear->Run(product.args(), nullptr), "");
@@ -166,6 +167,7 @@ TEST(FewLoraLinearLaunches, ShrinksOfManyRows) {
   const std::unique_ptr<Linear> linear = MakeLinear(&error);
   ASSERT_NE(linear, nullptr) << error;
   ExpectShrinks(linear.get(), 24, Mix::kMixedRanks, {2048, 1032, 1});
+  ExpectShrinks(linear.get(), 68, Mix::kMixedRanks, {6144, 1032, 1});
 }
 
 TEST(FewLoraLinearLaunches, Expands) {
@@ -184,18 +186,21 @@ TEST(FewLoraLinearLaunches, ExpandsRows) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Rows, LoraLinearCudaTest,
-                         testing::Combine(testing::Values(1, 8, 13, 16, 24, 40, 64),
+                         testing::Combine(testing::Values(1, 8, 13, 16, 24, 40, 64, 76),
                                           testing::Values(Mix::kIdentical, Mix::kDistinct,
                                                           Mix::kUniform, Mix::kMixedRanks,
                                                           Mix::kStacked, Mix::kDistinctRanks)));
 
+class LoraLinearChainCudaTest : public testing::TestWithParam<int> {};
+
 // Each product reads what a kernel ahead of it writes late.
-TEST(LoraLinearChainCudaTest, AChainReadsWhatWasWrittenAhead) {
+TEST_P(LoraLinearChainCudaTest, AChainReadsWhatWasWrittenAhead) {
   constexpr int kLinks = 8;
   std::string error;
   const std::unique_ptr<Linear> linear = MakeLinear(&error);
   ASSERT_NE(linear, nullptr) << error;
-  Product product(13, 4096, 4096, 1, Mix::kDistinct);
+  const int m = GetParam();
+  Product product(m, 4096, 4096, 1, Mix::kDistinct);
   const auto run = [&](bool rides) {
     DeviceArray<std::byte> x(product.X());
     for (int i = 0; i < kLinks; ++i) {
@@ -203,8 +208,8 @@ TEST(LoraLinearChainCudaTest, AChainReadsWhatWasWrittenAhead) {
       args.x = x.get();
       EXPECT_EQ(linear->Run(args, nullptr), "");
       const LoraStep step = product.adapters().step();
-      if (!rides) LoraShrink(step, product.adapters().targets(), args.x, 13, nullptr);
-      LoraExpand(step, product.adapters().targets(), 4096, args.out, 13, nullptr);
+      if (!rides) LoraShrink(step, product.adapters().targets(), args.x, m, nullptr);
+      LoraExpand(step, product.adapters().targets(), 4096, args.out, m, nullptr);
       EXPECT_EQ(cudaSuccess, CopyLate(args.out, x.get(), x.size(), nullptr));
       if (!rides) {
         EXPECT_EQ(cudaSuccess, cudaDeviceSynchronize());
@@ -216,6 +221,8 @@ TEST(LoraLinearChainCudaTest, AChainReadsWhatWasWrittenAhead) {
   const std::vector<std::byte> want = run(false);
   for (int i = 0; i < 4; ++i) EXPECT_EQ(run(true), want);
 }
+
+INSTANTIATE_TEST_SUITE_P(Rows, LoraLinearChainCudaTest, testing::Values(13, 76));
 
 }  // namespace
 }  // namespace rootstock::kernels::cuda

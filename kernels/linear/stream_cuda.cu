@@ -27,6 +27,15 @@ bool OnSixteen(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0;
 
 using Kernel = void (*)(const CUtensorMap, const CUtensorMap, const StreamParams);
 
+// Of more than 64 tokens; null: none.
+template <int N>
+Kernel PickMany(int blocks, StreamForm form) {
+  if (form == StreamForm::kGated) return StreamTwoGroupKernel<N, StreamForm::kGated>;
+  if (blocks == 1) return StreamKernel<N, 1, StreamForm::kAny>;
+  if (blocks == 2) return StreamKernel<N, 2, StreamForm::kAny>;
+  return form == StreamForm::kWhole ? StreamTwoGroupKernel<N, StreamForm::kWhole> : nullptr;
+}
+
 template <int N>
 Kernel PickForm(int blocks, StreamForm form) {
   if (form == StreamForm::kGated) {
@@ -47,9 +56,15 @@ Kernel Pick(int token_rows, int blocks, StreamForm form) {
       return PickForm<16>(blocks, form);
     case 32:
       return PickForm<32>(blocks, form);
-    default:
+    case 64:
       return PickForm<64>(blocks, form);
+    default:
+      return PickMany<96>(blocks, form);
   }
+}
+
+int Threads(int token_rows, int blocks) {
+  return token_rows > 64 && blocks == 4 ? kTwoGroupThreads : kStreamThreads;
 }
 
 // A row-major bf16 matrix [rows, k] in boxes of 64 k and box_rows rows; what lies outside is 0.
@@ -89,7 +104,7 @@ std::unique_ptr<StreamLinear> StreamLinear::Create(std::string* error) {
     *error = "the driver has no cuTensorMapEncodeTiled";
     return nullptr;
   }
-  for (int token_rows : {8, 16, 32, 64}) {
+  for (int token_rows : {8, 16, 32, 64, 96}) {
     for (const auto& [blocks, form] : {std::pair(1, StreamForm::kAny),
                                        {2, StreamForm::kAny},
                                        {4, StreamForm::kAny},
@@ -115,8 +130,10 @@ std::unique_ptr<StreamLinear> StreamLinear::Create(std::string* error) {
 StreamLinear::~StreamLinear() { cudaFree(counts_); }
 
 bool StreamLinear::Takes(const LinearArgs& args) {
+  const StreamTile tile = StreamTile::For(args.n, args.k);
   return args.type == Type::kBF16 && args.m <= kMaxStreamRows && args.k % 8 == 0 &&
-         OnSixteen(args.x) && OnSixteen(args.w) && OnSixteen(args.out) && OnSixteen(args.bias);
+         OnSixteen(args.x) && OnSixteen(args.w) && OnSixteen(args.out) && OnSixteen(args.bias) &&
+         (args.m <= 64 || MmaBlocks(tile.rows) < 4 || IsWhole(tile, args.n));
 }
 
 // A block holds the sums of matching rows of both halves, and of one tile. For fewest tokens the
@@ -124,8 +141,7 @@ bool StreamLinear::Takes(const LinearArgs& args) {
 bool StreamLinear::Gates(const LinearArgs& args) {
   const StreamTile tile = StreamTile::ForGated(args.n, args.k);
   return Takes(args) && args.m > 8 && args.out_type == Type::kBF16 && args.bias == nullptr &&
-         args.n % 16 == 0 && tile.split == 1 && MmaBlocks(tile.rows) == 4 &&
-         CeilDiv(args.n, tile.rows) <= kSms &&
+         args.n % 16 == 0 && MmaBlocks(tile.rows) == 4 && IsWhole(tile, args.n) &&
          (args.shrink == nullptr || StreamGatesLora(args, tile));
 }
 
@@ -168,9 +184,12 @@ std::string StreamLinear::Run(const LinearArgs& args, StreamTile tile, StreamRin
   const StreamForm form = args.gated     ? StreamForm::kGated
                           : launch.whole ? StreamForm::kWhole
                                          : StreamForm::kAny;
-  const cudaError_t error = LaunchDependent(
-      Pick(token_rows, MmaBlocks(tile.rows), form), dim3(launch.grid), dim3(kStreamThreads),
-      launch.shared_bytes, stream, tile.split, w, x, launch.params);
+  const int blocks = MmaBlocks(tile.rows);
+  const Kernel kernel = Pick(token_rows, blocks, form);
+  if (kernel == nullptr) return "no kernel for this tile";
+  const cudaError_t error =
+      LaunchDependent(kernel, dim3(launch.grid), dim3(Threads(token_rows, blocks)),
+                      launch.shared_bytes, stream, tile.split, w, x, launch.params);
   return error == cudaSuccess ? "" : cudaGetErrorString(error);
 }
 

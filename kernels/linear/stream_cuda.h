@@ -8,7 +8,7 @@
 
 namespace rootstock::kernels::cuda {
 
-constexpr int kMaxStreamRows = 64;
+constexpr int kMaxStreamRows = 96;
 
 // How the work is cut. This decides the order of sums: it comes from (n, k) alone.
 struct StreamTile {
@@ -30,7 +30,7 @@ struct StreamRing {
   bool pace_always = false;  // and later
   int trigger = 3;           // the next kernel may start this many stages before the last load of w
 
-  // With what suits. token_rows: of a box of x: 8, 16, 32 or 64.
+  // With what suits. token_rows: of a box of x: 8, 16, 32, 64 or 96.
   StreamRing For(StreamTile tile, int k, int token_rows) const;
 };
 
@@ -40,7 +40,8 @@ class StreamLinear {
   static std::unique_ptr<StreamLinear> Create(std::string* error);
   ~StreamLinear();
 
-  // bf16, m ≤ kMaxStreamRows, rows of x and w on 16 bytes.
+  // bf16, m ≤ kMaxStreamRows, rows of x and w on 16 bytes; above 64 tokens not of blocks that walk
+  // wide tiles.
   static bool Takes(const LinearArgs& args);
   // Whether it can run them with `gated`.
   static bool Gates(const LinearArgs& args);

@@ -48,11 +48,12 @@ class StreamLinearShapeTest : public StreamLinearTest, public testing::WithParam
 // Tiles that end inside an instruction, tails of n and k, more tiles than blocks, rings that wrap.
 TEST_P(StreamLinearShapeTest, EveryTileAndRingGivesTheSums) {
   const auto [n, k] = GetParam();
-  for (int m : {1, 8, 13, 31, 50, 64}) {
+  for (int m : {1, 8, 13, 31, 50, 64, 67, 96}) {
     TestCase c(Type::kBF16, m % 2 == 0 ? Type::kBF16 : Type::kF32, m, n, k, m == 13);
     for (int rows : {8, 24, 64, 72, 128, 136, 248}) {
       for (int split : {1, 2, 4}) {
         if (k < 64 * split) continue;
+        if (m > 64 && rows > 128 && split > 1) continue;  // no such kernel
         Check(c, {rows, split}, {.stage_boxes = 1});
         Check(c, {rows, split}, {.stage_boxes = 2, .max_stages = 2, .trigger = 0});
         Check(c, {rows, split}, {.stage_boxes = 3, .pace = 2, .trigger = 9});
@@ -69,9 +70,27 @@ INSTANTIATE_TEST_SUITE_P(Shapes, StreamLinearShapeTest,
                                          Shape{1000, 2048}));
 
 TEST_F(StreamLinearTest, ABlockWalksSeveralTiles) {
-  for (int m : {5, 64}) {
+  for (int m : {5, 64, 96}) {
     TestCase c(Type::kBF16, Type::kF32, m, 20000, 264, true);
-    for (int rows : {16, 72, 136}) Check(c, {rows, 1}, {.stage_boxes = 2});
+    for (int rows : {16, 72}) Check(c, {rows, 1}, {.stage_boxes = 2});
+    if (m <= 64) Check(c, {136, 1}, {.stage_boxes = 2});
+  }
+}
+
+TEST_F(StreamLinearTest, AboveSixtyFourTokensAWideTileIsItsBlocksAlone) {
+  TestCase c(Type::kBF16, Type::kF32, 65, 20000, 264, false);
+  EXPECT_NE(stream_->Run(c.args, {136, 1}, {.stage_boxes = 1}, nullptr), "");
+  EXPECT_NE(stream_->Run(c.args, {136, 2}, {.stage_boxes = 1}, nullptr), "");
+  c.args.n = 128256;  // tiles of 248 rows, more of them than blocks
+  EXPECT_FALSE(StreamLinear::Takes(c.args));
+  c.args.m = 64;
+  EXPECT_TRUE(StreamLinear::Takes(c.args));
+  for (const int n : {32000, 28672, 4096}) {
+    c.args.n = n;
+    c.args.m = 96;
+    EXPECT_TRUE(StreamLinear::Takes(c.args));
+    c.args.m = 97;
+    EXPECT_FALSE(StreamLinear::Takes(c.args));
   }
 }
 
@@ -122,7 +141,7 @@ TEST_F(StreamLinearTest, ADependentLaunchReadsWhatTheKernelBeforeWrote) {
 TEST_F(StreamLinearTest, GatedHasTheBitsOfItsPartsOneAfterTheOther) {
   for (const auto [n, k] :
        {Shape{28672, 512}, Shape{27648, 200}, Shape{20000, 264}, Shape{19120, 512}}) {
-    for (int m : {9, 16, 31, 50, 64}) {
+    for (int m : {9, 16, 31, 50, 64, 65, 96}) {
       SCOPED_TRACE(testing::Message() << "m " << m << " n " << n << " k " << k);
       TestCase c(Type::kBF16, Type::kBF16, m, n, k, false);
       ASSERT_EQ(stream_->Run(c.args, nullptr), "");
@@ -157,7 +176,10 @@ TEST_F(StreamLinearTest, GatesWideTilesWithoutBias) {
   c.args.n = 28672;
   c.args.m = 8;
   EXPECT_FALSE(StreamLinear::Gates(c.args));
-  c.args.m = 9;
+  c.args.m = 97;
+  EXPECT_FALSE(StreamLinear::Gates(c.args));
+  c.args.m = 96;
+  EXPECT_TRUE(StreamLinear::Gates(c.args));
   c.args.out_type = Type::kF32;
   EXPECT_FALSE(StreamLinear::Gates(c.args));
 }

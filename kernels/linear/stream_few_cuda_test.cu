@@ -41,26 +41,33 @@ INSTANTIATE_TEST_SUITE_P(
                     FewCase{13, 100, 520, {64, 1}, {.stage_boxes = 1, .max_stages = 2}},
                     FewCase{8, 64, 512, {64, 2}, {.stage_boxes = 2, .max_stages = 2}},
                     FewCase{50, 136, 712, {136, 2}, {.stage_boxes = 1, .x_boxes = 2, .pace = 1}},
-                    FewCase{64, 64, 1024, {64, 4}, {.stage_boxes = 1, .max_stages = 3}}));
+                    FewCase{64, 64, 1024, {64, 4}, {.stage_boxes = 1, .max_stages = 3}},
+                    FewCase{90, 100, 520, {64, 2}, {.stage_boxes = 1, .max_stages = 2}},
+                    FewCase{96, 136, 712, {136, 1}, {.stage_boxes = 1, .x_boxes = 2}}));
 
 // silu(gate) · up of tiles that end inside an instruction.
-TEST(FewGatedLinearLaunches, HaveTheBitsOfTheirParts) {
-  constexpr int kM = 33, kHalf = 8512;
+class FewGatedLinearLaunches : public testing::TestWithParam<int> {};
+
+TEST_P(FewGatedLinearLaunches, HaveTheBitsOfTheirParts) {
+  const int m = GetParam();
+  constexpr int kHalf = 8512;
   std::string error;
   const std::unique_ptr<StreamLinear> stream = StreamLinear::Create(&error);
   ASSERT_NE(stream, nullptr) << error;
-  TestCase c(Type::kBF16, Type::kBF16, kM, 2 * kHalf, /*k=*/72, /*biased=*/false);
+  TestCase c(Type::kBF16, Type::kBF16, m, 2 * kHalf, /*k=*/72, /*biased=*/false);
   ASSERT_EQ(stream->Run(c.args, nullptr), "");
-  const Buffer want(size_t{2} * kM * kHalf), got(size_t{2} * kM * kHalf);
-  SiluMul({Type::kBF16, c.out.get(), kHalf, kM, want.get()}, {}, {}, nullptr);
+  const Buffer want(size_t{2} * m * kHalf), got(size_t{2} * m * kHalf);
+  SiluMul({Type::kBF16, c.out.get(), kHalf, m, want.get()}, {}, {}, nullptr);
   LinearArgs gated = c.args;
   gated.gated = true;
   gated.out = got.get();
   ASSERT_TRUE(StreamLinear::Gates(gated));
   ASSERT_EQ(stream->Run(gated, nullptr), "");
   EXPECT_EQ(
-      Compare(Type::kBF16, got.get(), Type::kBF16, want.get(), size_t{1} * kM * kHalf).relative, 0);
+      Compare(Type::kBF16, got.get(), Type::kBF16, want.get(), size_t{1} * m * kHalf).relative, 0);
 }
+
+INSTANTIATE_TEST_SUITE_P(Rows, FewGatedLinearLaunches, testing::Values(33, 70));
 
 }  // namespace
 }  // namespace rootstock::kernels::cuda

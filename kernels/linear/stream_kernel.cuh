@@ -125,24 +125,33 @@ __device__ __forceinline__ void LoadTokens(const CUtensorMap* x, const StreamPar
   }
 }
 
-// The ring's barriers are there: the copying warps say so, the multiplying ones wait for it.
+// The ring's barriers are there: the copying warps say so, the multiplying ones wait for it. Those
+// are kGroups times four.
+template <int kGroups>
+constexpr int kStartThreads = kGroups == 1 ? kStreamThreads : kTwoGroupThreads;
+template <int kGroups = 1>
 __device__ __forceinline__ void ArriveStart() {
-  asm volatile("bar.arrive 2, %0;" ::"n"(kStreamThreads) : "memory");
+  asm volatile("bar.arrive 2, %0;" ::"n"(kStartThreads<kGroups>) : "memory");
 }
+template <int kGroups = 1>
 __device__ __forceinline__ void SyncStart() {
-  asm volatile("bar.sync 2, %0;" ::"n"(kStreamThreads) : "memory");
+  asm volatile("bar.sync 2, %0;" ::"n"(kStartThreads<kGroups>) : "memory");
 }
 
+template <int kGroups>
 __device__ __forceinline__ void InitRing(uint32_t full, uint32_t empty, int stages) {
 #pragma unroll 1
   for (int i = 0; i < stages; ++i) {
     BarrierInit(full + 8 * i, 1);
-    BarrierInit(empty + 8 * i, 4);  // of each multiplying warp
+    BarrierInit(empty + 8 * i, 4 * kGroups);  // of each multiplying warp
   }
 }
 
 // Barrier of the multiplying warps alone.
-__device__ __forceinline__ void SyncMultiplying() { asm volatile("bar.sync 1, 128;" ::: "memory"); }
+template <int kGroups = 1>
+__device__ __forceinline__ void SyncMultiplying() {
+  asm volatile("bar.sync 1, %0;" ::"n"(kGroups * 128) : "memory");
+}
 
 // Between the warps that expand, which is four, or eight for kGatedRows, and those that multiply.
 template <StreamForm kForm>
@@ -182,9 +191,11 @@ __device__ __forceinline__ void Release(uint32_t w_empty, uint32_t x_empty) {
   BarrierArrive(x_empty);
 }
 
-// The multiplying warps.
-template <int N, int MB, StreamForm kForm>
+// The multiplying warps. Where they are two groups, a tile has four instructions and each group,
+// for which rings.w is that much on, takes MB of them.
+template <int N, int MB, StreamForm kForm, int kGroups = 1>
 __device__ void StreamMultiply(const StreamParams& p, const StreamRings& rings, float* room) {
+  static_assert(kGroups == 1 || (MB * kGroups == 4 && kForm != StreamForm::kAny));
   const StreamWalk walk(p);
   const RankParts<N> ranks(p, rings.parts, rings.parts_full);
   constexpr uint32_t kXBox = N * kBoxRowBytes;
@@ -229,42 +240,42 @@ __device__ void StreamMultiply(const StreamParams& p, const StreamRings& rings, 
     if constexpr (kForm == StreamForm::kAny) {
       Finish<N, MB>(p, sums, room, tile, ranks.own * 8, ranks.own_end * 8);
     } else {
-      SyncMultiplying();  // all are done with the ring
+      SyncMultiplying<kGroups>();  // all are done with the ring
 #pragma unroll
-      for (int b = 0; b < MB; ++b) PutSums<N>(sums[b], room + b * N * kStagePitch);
-      SyncMultiplying();
+      for (int b = 0; b < MB; ++b) PutSums<N, kGroups>(sums[b], room + b * N * kStagePitch);
+      SyncMultiplying<kGroups>();
       if constexpr (kForm == StreamForm::kGated) {
-        StoreGated<N, false>(p, room, tile, nullptr);
+        StoreGated<N, false, kGroups>(p, room, tile, nullptr);
       } else if constexpr (kForm == StreamForm::kGatedLora || kForm == StreamForm::kGatedRows) {
         TakeDeltas<kForm>();
         StoreGated<N, true>(
             p, room, tile,
             room + (p.delta_offset - p.sums_offset) / static_cast<int>(sizeof(float)));
       } else {
-        StoreRows<N>(p, room, tile, 0, 0, p.rows);
+        StoreRows<N, kGroups>(p, room, tile, 0, 0, p.rows);
       }
     }
   }
 }
 
 // The copying warps, 4 for w and 5 for x. They need no barrier but their own.
-template <int N>
+template <int N, int kGroups = 1>
 __device__ __forceinline__ void StreamCopy(const CUtensorMap* w, const CUtensorMap* x,
                                            const StreamParams& p, const StreamRings& rings,
                                            int warp) {
   if (threadIdx.x % 32 == 0) {
     PrefetchMap(warp == 4 ? w : x);
     if (warp == 4) {
-      InitRing(rings.w_full, rings.w_empty, p.w_stages);
+      InitRing<kGroups>(rings.w_full, rings.w_empty, p.w_stages);
     } else {
-      InitRing(rings.x_full, rings.x_empty, p.x_stages);
+      InitRing<kGroups>(rings.x_full, rings.x_empty, p.x_stages);
       BarrierInit(rings.parts_full, 1);
       BarrierExpect(rings.parts_full, RankParts<N>(p, 0, 0).bytes());
     }
     BarrierInitFence();
   }
   __syncwarp();
-  ArriveStart();
+  ArriveStart<kGroups>();
   if (p.split > 1) ClusterArrive();
   if (threadIdx.x % 32 == 0) {
     if (warp == 4) {
@@ -292,6 +303,27 @@ __global__ void __launch_bounds__(kStreamThreads, 1)
     StreamMultiply<N, MB, kForm>(p, rings, reinterpret_cast<float*>(shared + p.sums_offset));
   } else {
     StreamCopy<N>(&w, &x, p, rings, warp);
+  }
+#endif
+}
+
+// The same for wide tiles of more than 64 tokens, whose sums four warps' registers do not hold. A
+// tile a block, no clusters; block: kTwoGroupThreads.
+template <int N, StreamForm kForm>
+__global__ void __launch_bounds__(kTwoGroupThreads, 1)
+    StreamTwoGroupKernel(const __grid_constant__ CUtensorMap w,
+                         const __grid_constant__ CUtensorMap x,
+                         const __grid_constant__ StreamParams p) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  extern __shared__ __align__(1024) char shared[];
+  const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
+  StreamRings rings(p, SharedAddress(shared));
+  if (warp < 8) {
+    rings.w += warp / 4 * (2 * kMmaRows * kBoxRowBytes);
+    SyncStart<2>();
+    StreamMultiply<N, 2, kForm, 2>(p, rings, reinterpret_cast<float*>(shared + p.sums_offset));
+  } else {
+    StreamCopy<N, 2>(&w, &x, p, rings, warp - 4);
   }
 #endif
 }

@@ -128,6 +128,19 @@ __global__ void __launch_bounds__(kGatedRowsThreads, 1)
 #endif
 }
 
+// The same for more than 64 tokens and tiles of two instructions.
+template <int N>
+__global__ void __maxnreg__(136)
+    StreamShrinkManyKernel(const __grid_constant__ CUtensorMap w,
+                           const __grid_constant__ CUtensorMap x,
+                           const __grid_constant__ StreamParams p,
+                           const __grid_constant__ StreamShrink shrink) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  extern __shared__ __align__(1024) char shared[];
+  ShrinkBlock<N, 2, StreamForm::kAny, 136, 208>(&w, &x, p, shrink, shared);
+#endif
+}
+
 using LoraKernel = void (*)(const CUtensorMap, const CUtensorMap, const StreamParams,
                             const StreamShrink);
 
@@ -145,7 +158,14 @@ LoraKernel PickWide(int blocks) {
   return blocks == 2 ? StreamShrinkWideKernel<N, 2> : nullptr;
 }
 
+template <int N>
+LoraKernel PickMany(int blocks) {
+  if (blocks == 1) return StreamShrinkWideKernel<N, 1>;
+  return blocks == 2 ? StreamShrinkManyKernel<N> : nullptr;
+}
+
 LoraKernel PickShrink(int token_rows, int blocks, bool whole) {
+  if (token_rows == 96) return PickMany<96>(blocks);
   if (token_rows == 32) return PickWide<32>(blocks);
   if (token_rows == 64) return PickWide<64>(blocks);
   if (token_rows == 16) return PickShrinkForm<16>(blocks, whole);
@@ -162,7 +182,7 @@ LoraKernel PickGated(int token_rows, bool rows) {
 }  // namespace
 
 cudaError_t PrepareLoraStreams(int shared_bytes) {
-  for (const int token_rows : {8, 16, 32, 64}) {
+  for (const int token_rows : {8, 16, 32, 64, 96}) {
     for (const LoraKernel kernel :
          {PickShrink(token_rows, 1, false), PickShrink(token_rows, 2, false),
           PickShrink(token_rows, 4, true), PickGated(token_rows, false),
@@ -177,8 +197,7 @@ cudaError_t PrepareLoraStreams(int shared_bytes) {
 }
 
 bool StreamShrinks(const LinearArgs& args, StreamTile tile) {
-  const bool whole = tile.split == 1 && CeilDiv(args.n, tile.rows) <= kSms;
-  return PickShrink(TokenRows(args.m), MmaBlocks(tile.rows), whole) != nullptr;
+  return PickShrink(TokenRows(args.m), MmaBlocks(tile.rows), IsWhole(tile, args.n)) != nullptr;
 }
 
 bool StreamGatesLora(const LinearArgs& args, StreamTile tile) {

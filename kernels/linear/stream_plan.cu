@@ -81,7 +81,7 @@ StreamLaunch PlanStream(const LinearArgs& a, StreamTile tile, StreamRing ring, i
   p.shrink_offset = p.barrier_offset + kBarrierBytes;
   p.delta_offset = p.shrink_offset + shrink;
   launch.shared_bytes = p.delta_offset + delta;
-  launch.whole = tile.split == 1 && launch.grid == p.tiles;
+  launch.whole = IsWhole(tile, a.n);
   return launch;
 }
 
@@ -107,7 +107,7 @@ StreamRing StreamRing::For(StreamTile tile, int k, int token_rows) const {
   constexpr int kPacedBytes = 56 << 10;
   StreamRing ring = *this;
   ring.stage_boxes = tile.rows <= 128 ? 2 : 1;
-  ring.x_boxes = token_rows < 32 ? 16 : tile.rows <= 128 ? 10 : 6;
+  ring.x_boxes = token_rows < 32 ? 16 : tile.rows > 128 ? 6 : token_rows > 64 ? 8 : 10;
   if (k / tile.split <= 4096) {
     ring.pace = CeilDiv(kPacedBytes, BoxesBytes(tile.rows, ring.stage_boxes));
   }

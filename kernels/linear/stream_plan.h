@@ -13,7 +13,9 @@ constexpr int kSms = 132;  // the tiles' count aims at; any GPU computes the sam
 constexpr int CeilDiv(int a, int b) { return (a + b - 1) / b; }
 constexpr int RoundUp(int a, int unit) { return CeilDiv(a, unit) * unit; }
 // N of the kernel for m tokens, and MB of that for tiles of `rows`.
-constexpr int TokenRows(int m) { return m <= 8 ? 8 : m <= 16 ? 16 : m <= 32 ? 32 : 64; }
+constexpr int TokenRows(int m) {
+  return m <= 8 ? 8 : m <= 16 ? 16 : m <= 32 ? 32 : m <= 64 ? 64 : 96;
+}
 constexpr int MmaBlocks(int rows) { return rows <= 64 ? 1 : rows <= 128 ? 2 : 4; }
 constexpr int BoxesBytes(int rows, int boxes) { return boxes * rows * kBoxRowBytes; }
 
@@ -33,6 +35,11 @@ struct StreamLaunch {
   int shared_bytes = 0;
   bool whole = false;  // a block has one tile, which is its alone: StreamForm::kWhole
 };
+
+// Whether a block's tile, the only one it has, takes all of k.
+inline bool IsWhole(StreamTile tile, int n) {
+  return tile.split == 1 && CeilDiv(n, tile.rows) <= kSms;
+}
 
 StreamLaunch PlanStream(const LinearArgs& args, StreamTile tile, StreamRing ring, int token_rows);
 

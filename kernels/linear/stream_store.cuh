@@ -10,6 +10,7 @@
 namespace rootstock::kernels::cuda {
 
 constexpr int kStreamThreads = 192;        // four multiplying warps, one that copies w, one for x
+constexpr int kTwoGroupThreads = 320;      // eight, of which each four take half of a tile's rows
 constexpr int kShrinkStreamThreads = 384;  // and, from thread 256 on, four that shrink
 constexpr int kBoxK = 64;                  // of a box: 128 bytes, the swizzle's span
 constexpr int kBoxRowBytes = 128;
@@ -49,11 +50,13 @@ struct StreamParams {
   int delta_offset = 0;   // of what LoRA adds to a gated tile (DeltaPitch)
 };
 
-// Sums of instruction `block` of the tile to shared memory: [N][kStagePitch] floats, row by row.
-template <int N>
+// Sums of an instruction to shared memory: [N][kStagePitch] floats, row by row. `to`: of the first
+// group of warps.
+template <int N, int kGroups = 1>
 __device__ __forceinline__ void PutSums(const float (&sums)[N / 2], float* to) {
   const int lane = threadIdx.x % 32;
-  const int row = threadIdx.x / 32 * 16 + lane / 4;
+  if constexpr (kGroups > 1) to += threadIdx.x / 128 * (4 / kGroups * N * kStagePitch);
+  const int row = (kGroups == 1 ? threadIdx.x / 32 : threadIdx.x / 32 % 4) * 16 + lane / 4;
 #pragma unroll
   for (int i = 0; i < N / 2; ++i) {
     const int token = i / 4 * 8 + lane % 4 * 2 + i % 2;
@@ -189,7 +192,7 @@ __device__ __forceinline__ void StoreRagged(const StreamParams& p, const float* 
 // Rows [first_row, last_row) of the tile, multiples of 8, from the sums in shared memory (those of
 // instruction b at (b − first_block) · N · kStagePitch) to out. Neighbouring lanes take
 // neighbouring groups of eight rows, 8 to 32 lanes a token.
-template <int N>
+template <int N, int kGroups = 1>
 __device__ __forceinline__ void StoreRows(const StreamParams& p, const float* sums, int tile,
                                           int first_block, int first_row, int last_row) {
   constexpr int kBatch = N >= 32 ? 4 : 1;  // tokens a thread has under way
@@ -200,7 +203,7 @@ __device__ __forceinline__ void StoreRows(const StreamParams& p, const float* su
   const int col = tile * p.rows + row;
   if (group >= groups || col >= p.n) return;
   const float* from = sums + (row / kMmaRows - first_block) * N * kStagePitch + row % kMmaRows;
-  const int step = 128 >> lanes_log;
+  const int step = kGroups * 128 >> lanes_log;
   int token = threadIdx.x >> lanes_log;
   if (p.n % 8 != 0) {
 #pragma unroll 1
@@ -247,7 +250,7 @@ __host__ __device__ constexpr int DeltaPitch(int half) { return half + 4; }
 // The first half of a tile's rows are of the gate, the second the same rows of up (at p.up_row):
 // out [m, n / 2] = silu(gate) · up in bf16. All sums are in shared memory; n a multiple of 16.
 // delta: what LoRA adds, [m][2][DeltaPitch], if kDelta.
-template <int N, bool kDelta>
+template <int N, bool kDelta, int kGroups = 1>
 __device__ __forceinline__ void StoreGated(const StreamParams& p, const float* sums, int tile,
                                            const float* delta) {
   constexpr int kBatch = N >= 32 ? 2 : 1;  // tokens a thread has under way
@@ -259,7 +262,7 @@ __device__ __forceinline__ void StoreGated(const StreamParams& p, const float* s
   const auto at = [&](int r) { return r / kMmaRows * N * kStagePitch + r % kMmaRows; };
   const float* gate = sums + at(row);
   const float* up = sums + at(row + half);
-  const int step = 128 >> lanes_log;
+  const int step = kGroups * 128 >> lanes_log;
   auto* out = static_cast<__nv_bfloat16*>(p.out) + col;
 #pragma unroll 1
   for (int token = threadIdx.x >> lanes_log; token < p.m; token += kBatch * step) {

@@ -153,11 +153,14 @@ TEST(LoraCudaTest, LongShrinksReadRowsBeyondFourBillionElements) {
 }
 
 // A chain of projections, each of what the one before gave; shrinks run beside the GEMMs.
-TEST(LoraCudaTest, BehindTheGemmItReadsWhatWasWrittenAheadOfTheGemm) {
-  constexpr int kTokens = 24, kWidth = 4096, kLinks = 16;
+class BehindTheGemm : public testing::TestWithParam<int> {};
+
+TEST_P(BehindTheGemm, ItReadsWhatWasWrittenAheadOfTheGemm) {
+  constexpr int kWidth = 4096, kLinks = 16;
+  const int tokens = GetParam();
   LoraTargets targets{0, 1};
   targets.in = targets.features[0] = kWidth;
-  LoraCase c(Type::kBF16, kTokens, targets);
+  LoraCase c(Type::kBF16, tokens, targets);
   AddMix(Mix::kDistinct, &c);
   c.Build();
   std::string error;
@@ -166,20 +169,20 @@ TEST(LoraCudaTest, BehindTheGemmItReadsWhatWasWrittenAheadOfTheGemm) {
   std::vector<float> w = RandomFloats(size_t{kWidth} * kWidth, 3);
   for (float& x : w) x *= 1.0f / 40;
   const DeviceArray<std::byte> w_device(Encode(Type::kBF16, w));
-  const auto x = Encode(Type::kBF16, RandomFloats(size_t{kTokens} * kWidth, 4));
+  const auto x = Encode(Type::kBF16, RandomFloats(size_t{1} * tokens * kWidth, 4));
   const auto run = [&](bool beside) {
     DeviceArray<std::byte> out[2] = {DeviceArray<std::byte>(x), DeviceArray<std::byte>(x)};
     for (int i = 0; i < kLinks; ++i) {
       LinearArgs args;
       args.x = out[i % 2].get();
-      args.m = kTokens;
+      args.m = tokens;
       args.w = w_device.get();
       args.n = args.k = kWidth;
       args.out = out[(i + 1) % 2].get();
       args.shares = beside && linear->LetsIn(args);
       EXPECT_EQ(linear->Run(args, nullptr), "");
-      LoraShrink(c.step(), targets, args.x, kTokens, nullptr, args.shares);
-      LoraExpand(c.step(), targets, kWidth, args.out, kTokens, nullptr);
+      LoraShrink(c.step(), targets, args.x, tokens, nullptr, args.shares);
+      LoraExpand(c.step(), targets, kWidth, args.out, tokens, nullptr);
       if (!beside) {
         EXPECT_EQ(cudaSuccess, cudaDeviceSynchronize());
       }
@@ -190,6 +193,8 @@ TEST(LoraCudaTest, BehindTheGemmItReadsWhatWasWrittenAheadOfTheGemm) {
   const std::vector<float> want = run(false);
   for (int i = 0; i < 4; ++i) EXPECT_EQ(run(true), want);
 }
+
+INSTANTIATE_TEST_SUITE_P(Tokens, BehindTheGemm, testing::Values(24, 76));
 
 TEST(LoraCudaTest, NoTargetsOrTokensLaunchNothing) {
   LoraShrink({}, {}, nullptr, 4, nullptr);

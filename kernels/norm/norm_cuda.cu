@@ -11,7 +11,7 @@
 namespace rootstock::kernels::cuda {
 namespace {
 
-constexpr int kMaxRowTokens = 64;
+constexpr int kMaxRowTokens = 96;
 
 // grid [tokens].
 template <typename T>
