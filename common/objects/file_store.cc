@@ -89,7 +89,10 @@ std::string FileStore::UriOf(const std::string& key) const {
 }
 
 absl::Status FileStore::Failed(const std::string& key, int error) const {
-  return MakeError(CodeOfErrno(error), Reason::kIoError, "uri", UriOf(key), std::strerror(error));
+  const absl::StatusCode code = CodeOfErrno(error);
+  const bool full = code == absl::StatusCode::kResourceExhausted;
+  return MakeError(code, full ? Reason::kNoSpace : Reason::kIoError, "uri", UriOf(key),
+                   std::strerror(error));
 }
 
 absl::StatusOr<fs::path> FileStore::Root() const {
@@ -133,7 +136,7 @@ absl::StatusOr<uint64_t> FileStore::Size(const std::string& key) {
 absl::Status FileStore::Get(const std::string& key, uint64_t max_bytes, const Sink& sink) {
   ASSIGN_OR_RETURN(const fs::path path, Find(key));
   const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  struct stat info{};
+  struct stat info {};
   if (file.get() < 0 || fstat(file.get(), &info) != 0) return Failed(key, errno);
   const auto bytes = static_cast<uint64_t>(info.st_size);
   if (bytes > max_bytes) {

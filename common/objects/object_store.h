@@ -47,11 +47,11 @@ struct ObjectStoreOptions {
 
 // Keys are relative, parts joined by '/', none of them "", "." or "..". Errors: NOT_FOUND, the
 // store is there and has no such object; PERMISSION_DENIED; FAILED_PRECONDITION, no such bucket or
-// one elsewhere; INVALID_ARGUMENT for a key; RESOURCE_EXHAUSTED, / size_limit or a full disk;
-// DATA_LOSS / truncated, changed while it was read, / digest_mismatch, not of the checksum that the
-// store has (S3); UNAVAILABLE / io_error or truncated, tried
-// again already; DEADLINE_EXCEEDED for a stall or a drip, likewise; CANCELLED. Each names the
-// object's URI in the field "uri", never a secret. *Thread-safe.*
+// one elsewhere; INVALID_ARGUMENT for a key; RESOURCE_EXHAUSTED, / size_limit or a full store's
+// no_space; DATA_LOSS / truncated, changed while it was read, / digest_mismatch, not of the
+// checksum that the store has (S3); UNAVAILABLE / io_error or truncated, tried again already;
+// DEADLINE_EXCEEDED for a stall or a drip, likewise; CANCELLED. Each names the object's URI in the
+// field "uri", never a secret. *Thread-safe.*
 class ObjectStore {
  public:
   // With the object's bytes in order; an error of it ends the Get with that error.

@@ -2,7 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <thread>
+#include <utility>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -96,6 +98,19 @@ TEST(S3FaultsTest, WhatCannotChangeIsNotTriedAgain) {
     HttpFixture server({Error(http)});
     EXPECT_EQ(Get(*StoreAt(server)).status.code(), code) << http;
     EXPECT_EQ(server.requests().size(), 1u) << http;
+  }
+}
+
+TEST(S3FaultsTest, AFullStoreSaysSo) {
+  const std::string document = "<Error><Code>XMinioStorageFull</Code></Error>";
+  const std::string file = ::testing::TempDir() + "/s3_faults_test";
+  std::ofstream(file) << "12345";
+  for (const auto& [http, body] : {std::pair(507, document), {507, ""}, {500, document}}) {
+    HttpFixture server({Error(http, body)});
+    const absl::Status full = StoreAt(server)->Put("a b", file);
+    EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted) << full;
+    EXPECT_EQ(GetErrorDetail(full)->reason, Reason::kNoSpace);
+    EXPECT_EQ(server.requests().size(), 1u);
   }
 }
 

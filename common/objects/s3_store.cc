@@ -40,8 +40,13 @@ std::string ErrorCode(const std::string& body) {
   return body.substr(begin + kOpen.size(), end - begin - kOpen.size());
 }
 
-// A bucket that is not there says nothing of any object.
+bool IsFull(int http, const std::string& error_code) {
+  return http == 507 || error_code == "XMinioStorageFull";
+}
+
+// A bucket that is not there says nothing of any object. No use in trying a full store again soon.
 absl::StatusCode CodeOfHttp(int http, const std::string& error_code) {
+  if (IsFull(http, error_code)) return absl::StatusCode::kResourceExhausted;
   if (error_code == "NoSuchBucket") return absl::StatusCode::kFailedPrecondition;
   if (http == 404) return absl::StatusCode::kNotFound;
   if (http == 401 || http == 403) return absl::StatusCode::kPermissionDenied;
@@ -105,7 +110,8 @@ absl::Status S3Store::StatusOf(const HttpClient::Answer& answer, const std::stri
   if (http == 403) absl::StrAppend(&text, "; without s3:ListBucket for absent keys too");
   if (http == 412) absl::StrAppend(&text, ": the object changed while it was read");
   if (http / 100 == 3) absl::StrAppend(&text, ": the bucket is elsewhere; set AWS_REGION");
-  return MakeError(CodeOfHttp(http, code), Reason::kIoError, "uri", UriOf(key), text);
+  return MakeError(CodeOfHttp(http, code), IsFull(http, code) ? Reason::kNoSpace : Reason::kIoError,
+                   "uri", UriOf(key), text);
 }
 
 absl::StatusOr<uint64_t> S3Store::Size(const std::string& key) {

@@ -4,7 +4,8 @@
 #include <span>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/wire/error_trailer.h"
 #include "common/wire/plan_wire.h"
 #include "coordinator/cluster/group_service.h"
 #include "rootstock/v1/group.grpc.pb.h"
@@ -14,17 +15,14 @@ namespace {
 
 constexpr size_t kChunkBytes = 1 << 20;
 
-grpc::Status ToGrpc(const absl::Status& status) {
-  return {static_cast<grpc::StatusCode>(status.code()), std::string(status.message())};
-}
-
 // Sends a file chunk by chunk; deletes itself. One thread at a time.
 class BlobWriter : public grpc::ServerWriteReactor<v1::FetchChunk> {
  public:
-  BlobWriter(const Digest& digest, const std::function<void(const Digest&)>& doubt)
-      : digest_(digest), doubt_(doubt) {}
+  BlobWriter(grpc::CallbackServerContext* context, const Digest& digest,
+             const std::function<void(const Digest&)>& doubt)
+      : context_(context), digest_(digest), doubt_(doubt) {}
 
-  void Refuse(const absl::Status& status) { Finish(ToGrpc(status)); }
+  void Refuse(const absl::Status& status) { Finish(ToGrpcStatus(status, context_)); }
 
   void Send(absl::StatusOr<std::ifstream> file) {
     if (!file.ok()) return Refuse(file.status());
@@ -54,7 +52,8 @@ class BlobWriter : public grpc::ServerWriteReactor<v1::FetchChunk> {
  private:
   void FinishSpoilt(const char* why) {
     doubt_(digest_);
-    Finish({grpc::StatusCode::DATA_LOSS, why});
+    Refuse(MakeError(absl::StatusCode::kDataLoss, Reason::kDigestMismatch, "digest",
+                     digest_.Short(), why));
   }
   void WriteNext() {
     std::string* data = chunk_.mutable_data();
@@ -66,6 +65,7 @@ class BlobWriter : public grpc::ServerWriteReactor<v1::FetchChunk> {
     StartWrite(&chunk_);
   }
 
+  grpc::CallbackServerContext* const context_;
   const Digest digest_;
   const std::function<void(const Digest&)>& doubt_;
   std::ifstream file_;
@@ -81,17 +81,18 @@ class BlobService::Service : public v1::Blobs::CallbackService {
  public:
   explicit Service(Ports ports) : ports_(std::move(ports)) {}
 
-  grpc::ServerWriteReactor<v1::FetchChunk>* Fetch(grpc::CallbackServerContext*,
+  grpc::ServerWriteReactor<v1::FetchChunk>* Fetch(grpc::CallbackServerContext* context,
                                                   const v1::FetchRequest* request) override {
     const auto digest = DigestFromBytes(request->digest(), "digest");
-    auto* writer = new BlobWriter(digest.value_or(Digest()), ports_.doubt);
+    auto* writer = new BlobWriter(context, digest.value_or(Digest()), ports_.doubt);
     if (!digest.ok()) {
       writer->Refuse(digest.status());
       return writer;
     }
     const Post& post = ports_.is_on_disk(*digest) ? ports_.read : ports_.fetch;
     if (!post([this, writer, digest = *digest] { writer->Send(ports_.open(digest)); })) {
-      writer->Refuse(absl::ResourceExhaustedError("too many fetches wait; try again later"));
+      writer->Refuse(MakeError(absl::StatusCode::kResourceExhausted, Reason::kQueueFull, "digest",
+                               digest->Short(), "too many fetches wait; try again later"));
     }
     return writer;
   }

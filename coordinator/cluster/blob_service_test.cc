@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/wire/error_trailer.h"
 #include "common/wire/plan_wire.h"
 #include "coordinator/cluster/cluster_rig.h"
 #include "rootstock/v1/group.grpc.pb.h"
@@ -64,6 +65,26 @@ TEST_F(BlobServiceTest, BlobsComeInChunks) {
               grpc::StatusCode::RESOURCE_EXHAUSTED);
     *blocked = false;
   }
+}
+
+// A node's disk is not the only one that may be full.
+TEST_F(BlobServiceTest, ARefusalHasItsReason) {
+  const auto stub = v1::Blobs::NewStub(channel_);
+  const auto fetch = [&] {
+    grpc::ClientContext context;
+    v1::FetchRequest request;
+    request.set_digest(std::string(32, '\1'));
+    auto reader = stub->Fetch(&context, request);
+    v1::FetchChunk chunk;
+    EXPECT_FALSE(reader->Read(&chunk));
+    return FromGrpcStatus(reader->Finish(), context);
+  };
+  refused_ = MakeError(absl::StatusCode::kResourceExhausted, Reason::kNoSpace, "data", "x", "full");
+  const absl::Status full = fetch();
+  EXPECT_EQ(full, refused_);
+  EXPECT_EQ(GetErrorDetail(full)->field, "data");
+  is_away_ = true;
+  EXPECT_EQ(GetErrorDetail(fetch())->reason, Reason::kQueueFull);
 }
 
 }  // namespace

@@ -157,6 +157,7 @@ class GroupServiceTest : public ::testing::Test {
       : groups_(&directory_, [this](int count) { attached_.Add(absl::StrCat(count)); }),
         blobs_({.open = [this](const Digest& digest) -> absl::StatusOr<std::ifstream> {
                   if (digest == Digest{}) return absl::NotFoundError("no such digest");
+                  if (!refused_.ok()) return refused_;
                   return std::ifstream(blob_, std::ios::binary);
                 },
                 .is_on_disk = [this](const Digest&) { return !is_away_; },
@@ -179,6 +180,7 @@ class GroupServiceTest : public ::testing::Test {
   Events attached_, doubts_;
   bool busy_ = false;     // no thread reads blobs
   bool is_away_ = false;  // they are not on the disk
+  absl::Status refused_;  // a read's end
   std::filesystem::path blob_ = ::testing::TempDir() + "/blob";
   GroupService groups_;
   BlobService blobs_;

@@ -34,19 +34,6 @@ absl::Status NoAdapter(const AskedFor& asked, const std::string& file) {
                    absl::StrCat("there is no ", file));
 }
 
-absl::Status Copy(ObjectStore& store, const std::string& key, uint64_t max_bytes,
-                  const fs::path& file) {
-  DurableFile out(file);
-  const absl::Status got =
-      store.Get(key, max_bytes, [&](std::string_view bytes) { return out.Append(bytes); });
-  if (got.ok()) return out.Commit();
-  const auto detail = GetErrorDetail(got);
-  if (!detail || detail->reason != Reason::kSizeLimit) return got;
-  // Of the adapter, not of a lack of room.
-  return InvalidField(Reason::kSizeLimit, detail->field, detail->value,
-                      absl::StrCat("more than the ", max_bytes, " bytes allowed"));
-}
-
 }  // namespace
 
 bool AdapterSources::IsUri(const std::string& path) {
@@ -64,7 +51,7 @@ absl::StatusOr<std::unique_ptr<AdapterSources>> AdapterSources::Open(fs::path sc
                      error.message());
   }
   std::unique_ptr<AdapterSources> sources(
-      new AdapterSources(std::move(scratch), options.max_weights_bytes));
+      new AdapterSources(std::move(scratch), options.max_weights_bytes, options.room));
   for (const StoreUri& uri : options.allowed) {
     ASSIGN_OR_RETURN(auto store, OpenObjectStore(uri, options.store));
     sources->allowed_.push_back({uri, std::move(store)});
@@ -76,14 +63,35 @@ absl::StatusOr<std::unique_ptr<AdapterSources>> AdapterSources::Open(fs::path sc
   return sources;
 }
 
+absl::Status AdapterSources::Copy(ObjectStore& store, const std::string& key, uint64_t max_bytes,
+                                  const AskedFor& asked, const fs::path& file) const {
+  const absl::StatusOr<uint64_t> size = store.Size(key);
+  if (size.ok() && *size <= max_bytes) {
+    RETURN_IF_ERROR(CheckRoom(room_, *size, asked.field, asked.value));
+  } else if (!size.ok() && !absl::IsFailedPrecondition(size.status())) {
+    return size.status();
+  }
+  DurableFile out(file);
+  const absl::Status got = store.Get(key, max_bytes, [&](std::string_view bytes) -> absl::Status {
+    RETURN_IF_ERROR(CheckRoom(room_, bytes.size(), asked.field, asked.value));
+    return out.Append(bytes);
+  });
+  if (got.ok()) return out.Commit();
+  const auto detail = GetErrorDetail(got);
+  if (!detail || detail->reason != Reason::kSizeLimit) return got;
+  // Of the adapter, not of a lack of room.
+  return InvalidField(Reason::kSizeLimit, detail->field, detail->value,
+                      absl::StrCat("more than the ", max_bytes, " bytes allowed"));
+}
+
 absl::Status AdapterSources::FetchFiles(const Root& root, const std::string& key,
                                         const AskedFor& asked, const fs::path& directory) const {
-  absl::Status config =
-      Copy(*root.store, key + "/" + kConfigName, kMaxConfigFileBytes, directory / kConfigName);
+  absl::Status config = Copy(*root.store, key + "/" + kConfigName, kMaxConfigFileBytes, asked,
+                             directory / kConfigName);
   if (absl::IsNotFound(config)) return NoAdapter(asked, kConfigName);
   RETURN_IF_ERROR(config);
-  absl::Status weights =
-      Copy(*root.store, key + "/" + kWeightsName, max_weights_bytes_, directory / kWeightsName);
+  absl::Status weights = Copy(*root.store, key + "/" + kWeightsName, max_weights_bytes_, asked,
+                              directory / kWeightsName);
   if (!absl::IsNotFound(weights)) return weights;
   if (!root.store->Size(key + "/" + kPickledName).ok()) return NoAdapter(asked, kWeightsName);
   return InvalidField(Reason::kPickle, asked.field, asked.value,

@@ -11,6 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/objects/object_store.h"
+#include "coordinator/content/disk_room.h"
 
 namespace rootstock {
 
@@ -24,6 +25,7 @@ struct AdapterSourceOptions {
   std::vector<StoreUri> own;      // what the coordinator looks for by itself, whoever asks
   ObjectStoreOptions store;
   uint64_t max_weights_bytes = uint64_t{4} << 30;
+  DiskRoom room = {};  // of the scratch's disk; empty: RoomBesideTheRegistry
 };
 
 // Copies a directory's two files into a private one, where nobody changes them while they are read.
@@ -41,7 +43,8 @@ class AdapterSources {
 
   // Hands the fetched copy to `use`, then removes it. INVALID_ARGUMENT / path_invalid for what is
   // not under an allowed URI, without a look at it; / pickle where only pickled weights lie;
-  // NOT_FOUND / path_invalid where the store is there and has no adapter; / size_limit; else the
+  // NOT_FOUND / path_invalid where the store is there and has no adapter; / size_limit;
+  // RESOURCE_EXHAUSTED / no_space when the disk has no room for it beside the registry's; else the
   // store's errors.
   absl::Status Fetch(const std::string& uri, const Use& use) {
     absl::Status store;
@@ -59,16 +62,23 @@ class AdapterSources {
     StoreUri uri;
     std::unique_ptr<ObjectStore> store;
   };
-  AdapterSources(std::filesystem::path scratch, uint64_t max_weights_bytes)
-      : scratch_(std::move(scratch)), max_weights_bytes_(max_weights_bytes) {}
+  AdapterSources(std::filesystem::path scratch, uint64_t max_weights_bytes, DiskRoom room)
+      : scratch_(std::move(scratch)),
+        max_weights_bytes_(max_weights_bytes),
+        room_(room ? std::move(room) : RoomBesideTheRegistry(scratch_)) {}
   // `store`: what came of the copying alone.
   absl::Status FetchFrom(const std::vector<Root>& roots, const std::string& uri,
                          const AskedFor& asked, const Use& use, absl::Status& store);
+  // The room is looked at before the first byte where the store tells the size, and again as bytes
+  // come.
+  absl::Status Copy(ObjectStore& store, const std::string& key, uint64_t max_bytes,
+                    const AskedFor& asked, const std::filesystem::path& file) const;
   absl::Status FetchFiles(const Root& root, const std::string& key, const AskedFor& asked,
                           const std::filesystem::path& directory) const;
 
   const std::filesystem::path scratch_;
   const uint64_t max_weights_bytes_;
+  const DiskRoom room_;
   std::vector<Root> allowed_, own_;
   std::atomic<uint64_t> next_{0};
 };

@@ -123,6 +123,28 @@ TEST_F(AdapterSourcesTest, ItsOwnStoreIsNotToldToClients) {
   EXPECT_TRUE(absl::IsCancelled(FetchOwn("pirate")));
 }
 
+TEST_F(AdapterSourcesTest, LooksAtTheRoomOfItsDiskFirst) {
+  uint64_t room = 6;  // of 7
+  sources_ = *AdapterSources::Open(dir_ / "scratch", {.allowed = {*ParseStoreUri(Uri("store"))},
+                                                      .own = {*ParseStoreUri(Uri("store/team"))},
+                                                      .room = [&] { return room; }});
+  const absl::Status full = Fetch(Uri("store/team/pirate"));
+  EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(ReasonOf(full), Reason::kNoSpace);
+  EXPECT_THAT(std::string(full.message()),
+              HasSubstr("path=" + Uri("store/team/pirate") +
+                        ": No space left on device for its 7 bytes: 6 are free"));
+  EXPECT_EQ(ReasonOf(FetchOwn("pirate")), Reason::kNoSpace);
+  room = 7;
+  EXPECT_EQ(Fetch(Uri("store/team/pirate")), absl::OkStatus());
+  // Others take it meanwhile.
+  int asked = 0;
+  sources_ = *AdapterSources::Open(dir_ / "scratch", {.allowed = {*ParseStoreUri(Uri("store"))},
+                                                      .room = [&] { return ++asked < 4 ? 7 : 6; }});
+  EXPECT_EQ(ReasonOf(Fetch(Uri("store/team/pirate"))), Reason::kNoSpace);
+  EXPECT_TRUE(fs::is_empty(dir_ / "scratch"));
+}
+
 TEST_F(AdapterSourcesTest, EmptiesItsScratchAtStartAndEndsWhenCancelled) {
   Write("scratch/left", "x");
   ASSERT_TRUE(AdapterSources::Open(dir_ / "scratch", {}).ok());

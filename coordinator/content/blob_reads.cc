@@ -119,7 +119,7 @@ absl::Status BlobStore::Fetch(const Digest& digest, uint64_t bytes) {
       options_.remote->Get(BlobKey(digest), bytes, [&](std::string_view more) -> absl::Status {
         hash.Update(std::span(reinterpret_cast<const uint8_t*>(more.data()), more.size()));
         got_bytes += more.size();
-        RETURN_IF_ERROR(CheckRoom(room_, more.size(), "data", digest.Short()));
+        RETURN_IF_ERROR(MakeRoom(digest, more.size()));
         return file.Append(more);
       });
   if (const auto detail = GetErrorDetail(status); detail && detail->reason == Reason::kSizeLimit) {
@@ -127,10 +127,7 @@ absl::Status BlobStore::Fetch(const Digest& digest, uint64_t bytes) {
         MakeError(absl::StatusCode::kDataLoss, Reason::kDigestMismatch, "digest", digest.Short(),
                   absl::StrCat("the object store has more than its ", bytes, " bytes"));
   }
-  if (!status.ok()) {
-    LogWarning("content ", digest.Short(), ": ", std::string(status.message()));
-    status = WithoutUri(status, "digest", digest.Short());
-  } else if (const Digest got = hash.Finish(); got != digest) {
+  if (const Digest got = hash.Finish(); status.ok() && got != digest) {
     status = WrongContent(digest, got, "the object store");
   }
   if (absl::IsNotFound(status) || absl::IsDataLoss(status)) {
@@ -139,8 +136,9 @@ absl::Status BlobStore::Fetch(const Digest& digest, uint64_t bytes) {
   }
   if (status.ok()) status = file.Commit();
   if (!status.ok()) {
+    LogWarning("content ", digest.Short(), ": ", std::string(status.message()));
     Undo(digest);
-    return status;
+    return WithoutUri(status, "digest", digest.Short());
   }
   Stored(digest, got_bytes);
   return absl::OkStatus();

@@ -9,6 +9,7 @@
 #include <future>
 #include <sstream>
 
+#include "common/base/log.h"
 #include "common/base/status.h"
 #include "coordinator/content/blob_store.h"
 #include "coordinator/content/fake_object_store.h"
@@ -185,6 +186,21 @@ TEST_F(BlobReadsTest, APutThatTheStoreRefusesLeavesNothingBehind) {
   EXPECT_EQ(removed.get_future().wait_for(std::chrono::seconds(60)), std::future_status::ready);
   store_.reset();
   EXPECT_FALSE(remote_->Has(Key()));
+}
+
+TEST_F(BlobReadsTest, AFullStoreIsLoggedWithItsAddressAndToldWithout) {
+  Open(remote_);
+  remote_->fails = [](const std::string& call) {
+    return call == "put" ? FakeObjectStore::Failure(absl::StatusCode::kResourceExhausted)
+                         : absl::OkStatus();
+  };
+  InitLogging("test", LogLevel::kInfo);
+  testing::internal::CaptureStderr();
+  const absl::Status full = Put();
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("secret-place: at 10.0.0.7"));
+  EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(GetErrorDetail(full)->reason, Reason::kNoSpace);
+  EXPECT_EQ(full.message(), "data=" + digest_.Short() + ": the store is full");
 }
 
 TEST_F(BlobReadsTest, ARefusedPutTakesNothingFromThoseWhoHaveTheContent) {

@@ -10,6 +10,7 @@
 #include "common/base/status.h"
 #include "common/objects/blob_key.h"
 #include "coordinator/content/durable_file.h"
+#include "coordinator/content/store_error.h"
 
 namespace rootstock {
 namespace {
@@ -153,9 +154,9 @@ absl::Status BlobStore::RemoveRemote(const Digest& digest) {
 }
 
 absl::Status BlobStore::Put(const Digest& digest, const std::string& bytes) {
-  return Alone(digest, [&]() -> absl::Status {
+  const absl::Status put = Alone(digest, [&]() -> absl::Status {
     RETURN_IF_ERROR(CheckBudget(digest, bytes.size()));
-    RETURN_IF_ERROR(CheckRoom(room_, bytes.size(), "data", digest.Short()));
+    RETURN_IF_ERROR(MakeRoom(digest, bytes.size()));
     unlinks_.Forget(digest);
     const bool was_to_go = removals_ && removals_->Forget(digest);
     absl::Status put = WriteDurably(PathOf(digest), bytes);
@@ -171,6 +172,25 @@ absl::Status BlobStore::Put(const Digest& digest, const std::string& bytes) {
     }
     return put;
   });
+  if (put.ok()) return put;
+  LogWarning("content ", digest.Short(), " was not stored: ", std::string(put.message()));
+  return WithoutUri(put, "data", digest.Short());
+}
+
+absl::Status BlobStore::MakeRoom(const Digest& digest, uint64_t bytes) {
+  for (;;) {
+    absl::Status enough = CheckRoom(room_, bytes, "data", digest.Short());
+    if (enough.ok() || !options_.remote) return enough;
+    const uint64_t room = room_();
+    {
+      const std::lock_guard lock(mutex_);
+      const bool in_vain = bytes - std::min(bytes, room) > bytes_;
+      if (in_vain || uses_.empty() || uses_.front() == digest) return enough;
+      unlinks_.Add(uses_.front());
+      Drop(Digest(uses_.front()));
+    }
+    unlinks_.Drain();
+  }
 }
 
 absl::Status BlobStore::CheckBudget(const Digest& digest, uint64_t bytes) const {

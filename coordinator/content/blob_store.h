@@ -56,7 +56,7 @@ class BlobStore {
   // Durable when it returns, in the object store too. RESOURCE_EXHAUSTED / quota when the budget
   // has no room and no object store stands behind it, / no_space for a full disk, or one
   // that would have no room left for the registry; INTERNAL /
-  // io_error; the object store's errors. Each leaves nothing behind.
+  // io_error; WithoutUri's of the object store. Each is logged and leaves nothing behind.
   absl::Status Put(const Digest& digest, const std::string& bytes);
   // Positioned at its first byte. What the disk lacks or holds spoilt is fetched from the object
   // store and verified: may take long then. Of an object of more than the content's `bytes` none
@@ -92,6 +92,9 @@ class BlobStore {
   void TellUnknown(const ContentCount& on_disk, size_t in_store) const;
   absl::Status FillRemote();
   absl::Status CheckBudget(const Digest& digest, uint64_t bytes) const;
+  // On the disk, for a content that is worked on alone: what the object store holds too goes for
+  // it, oldest first. RESOURCE_EXHAUSTED / no_space.
+  absl::Status MakeRoom(const Digest& digest, uint64_t bytes);
   absl::Status PutRemote(const Digest& digest, bool was_to_go);
   absl::Status RemoveRemote(const Digest& digest);
   // Off the disk; what was removed is noted in the ledger first.

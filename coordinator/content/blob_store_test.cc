@@ -257,5 +257,29 @@ TEST_F(BlobStoreTest, LeavesRoomToTheRegistry) {
   EXPECT_EQ(ReasonOf(store_->Read(Sha256Of("123456"), 6).status()), Reason::kNoSpace);
 }
 
+TEST_F(BlobStoreTest, WhatTheObjectStoreHoldsTooMakesRoomOnAFullDisk) {
+  // A disk of 10 bytes beside the registry's, and no budget.
+  room_ = [this] {
+    uint64_t taken = 0;
+    for (const auto& file : fs::directory_iterator(dir_ / "disk")) {
+      const std::string name = file.path().filename();
+      if (Digest::FromHex(name) || name.starts_with(".new-")) taken += file.file_size();
+    }
+    return 10 - taken;
+  };
+  Open(0, true);
+  for (const char* text : {"1111", "2222", "3333"}) EXPECT_TRUE(Put(text).ok()) << text;
+  EXPECT_FALSE(OnDisk("1111"));
+  EXPECT_TRUE(OnDisk("2222"));
+  EXPECT_EQ(Read("1111"), "1111");
+  EXPECT_FALSE(OnDisk("2222"));
+  EXPECT_TRUE(OnDisk("3333"));
+  EXPECT_EQ(ReasonOf(Put("12345678901")), Reason::kNoSpace);
+  // Without one what is there is all there is.
+  Open(0, false, {Sha256Of("1111"), Sha256Of("3333")});
+  EXPECT_EQ(ReasonOf(Put("4444")), Reason::kNoSpace);
+  EXPECT_TRUE(OnDisk("1111"));
+}
+
 }  // namespace
 }  // namespace rootstock

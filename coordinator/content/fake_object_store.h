@@ -62,7 +62,9 @@ class FakeObjectStore : public ObjectStore {
     return objects_.contains(key);
   }
   static absl::Status Failure(absl::StatusCode code) {
-    return MakeError(code, Reason::kIoError, "uri", "s3://bucket/secret-place", "at 10.0.0.7");
+    const bool full = code == absl::StatusCode::kResourceExhausted;
+    return MakeError(code, full ? Reason::kNoSpace : Reason::kIoError, "uri",
+                     "s3://bucket/secret-place", "at 10.0.0.7");
   }
 
  private:

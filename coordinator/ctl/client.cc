@@ -12,12 +12,12 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/flags/host_port.h"
+#include "common/wire/error_trailer.h"
 #include "rootstock/v1/types.pb.h"
 
 namespace rootstock {
 namespace {
 
-constexpr char kTrailer[] = "rootstock-error-detail-bin";
 // gRPC 1.51 takes a connect in progress for a failed one when an allocation between the call and
 // its look at errno sets errno, as glibc's first one of a thread does where /sys is not mounted.
 constexpr int kReconnectMs = 100;                     // until the second attempt; gRPC's least
@@ -43,15 +43,6 @@ const char* CodeName(grpc::StatusCode code) {
                                            "DATA_LOSS",
                                            "UNAUTHENTICATED"};
   return code >= 0 && code <= grpc::StatusCode::UNAUTHENTICATED ? kNames[code] : "UNKNOWN";
-}
-
-v1::ErrorDetail DetailOf(const grpc::ClientContext& context) {
-  v1::ErrorDetail detail;
-  const auto& trailers = context.GetServerTrailingMetadata();
-  if (const auto it = trailers.find(kTrailer); it != trailers.end()) {
-    detail.ParseFromArray(it->second.data(), static_cast<int>(it->second.size()));
-  }
-  return detail;
 }
 
 // Until there is a connection or no hope for one. What is wrong the call then says.

@@ -6,6 +6,7 @@
 
 #include "absl/time/clock.h"
 #include "common/base/status.h"
+#include "common/wire/error_trailer.h"
 #include "coordinator/request/request.h"
 #include "coordinator/rpc/convert.h"
 #include "coordinator/rpc/status.h"

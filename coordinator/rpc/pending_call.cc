@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "common/base/status.h"
-#include "coordinator/rpc/status.h"
+#include "common/wire/error_trailer.h"
 
 namespace rootstock {
 

@@ -7,35 +7,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
-#include "rootstock/v1/types.pb.h"
+#include "common/wire/error_trailer.h"
 
 namespace rootstock {
-namespace {
-
-constexpr char kTrailer[] = "rootstock-error-detail-bin";
-constexpr int64_t kRetryMs = 1000;
-
-bool ShallRetry(absl::StatusCode code) {
-  return code == absl::StatusCode::kResourceExhausted || code == absl::StatusCode::kUnavailable;
-}
-
-}  // namespace
-
-grpc::Status ToGrpcStatus(const absl::Status& status, grpc::CallbackServerContext* context) {
-  if (status.ok()) return grpc::Status::OK;
-  v1::ErrorDetail wire;
-  if (const auto detail = GetErrorDetail(status); detail.has_value()) {
-    wire.set_reason(ReasonName(detail->reason));
-    wire.set_field(detail->field);
-    wire.set_value(detail->value);
-  } else {
-    wire.set_reason(ReasonName(Reason::kInternal));
-  }
-  const int64_t otherwise = ShallRetry(status.code()) ? kRetryMs : 0;
-  wire.set_retry_after_ms(GetRetryAfterMs(status).value_or(otherwise));
-  context->AddTrailingMetadata(kTrailer, wire.SerializeAsString());
-  return {static_cast<grpc::StatusCode>(status.code()), std::string(status.message())};
-}
 
 absl::Status TooBusy(const WorkPool& pool) {
   return MakeError(absl::StatusCode::kResourceExhausted, Reason::kQueueFull, "request", "",

@@ -1,7 +1,5 @@
-// Our errors as a call's status: DESIGN §10.
+// How services' calls are answered from a pool.
 #pragma once
-
-#include <grpcpp/support/status.h>
 
 #include <functional>
 
@@ -14,9 +12,6 @@ class ServerUnaryReactor;
 }  // namespace grpc
 
 namespace rootstock {
-
-// The call's status; adds the trailer "rootstock-error-detail-bin" to its context.
-grpc::Status ToGrpcStatus(const absl::Status& status, grpc::CallbackServerContext* context);
 
 // RESOURCE_EXHAUSTED / queue_full: a WorkPool took no more.
 absl::Status TooBusy(const WorkPool& pool);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/base/status.h"
+#include "common/wire/error_trailer.h"
 #include "coordinator/adapters/adapter_path.h"
 #include "coordinator/rpc/adapter_message.h"
 #include "coordinator/rpc/finished_uploads.h"

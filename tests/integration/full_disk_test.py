@@ -115,6 +115,37 @@ class FullDisk(Disks):
         self.assertEqual(self.cluster.metric("adapter_upload_total", result="ok"), 1)
 
 
+class FullObjectStore(Disks):
+    def setUp(self):
+        cluster = rig.Cluster(MODEL)
+        self.objects, self.blobs = cluster.folder / "objects", cluster.folder / "data/blobs"
+        cluster.flags += ["--object-store", f"file://{self.objects}", "--blob-bytes", "1"]
+        self.serve(cluster, self.objects, self.blobs)
+
+    def test_a_registration(self):
+        case = rig.CASES / "adapters" / LATER
+        with full(self.objects):
+            refused = self.cluster.register("later", case)
+            self.check_reason(refused, "RESOURCE_EXHAUSTED")
+            self.assertIn("the store is full", refused.errors)
+        # The client hears that, the log where.
+        self.assertNotIn("objects", refused.errors)
+        self.assertRegex(self.cluster.coordinator.text(),
+                         f"was not stored: uri=file://{self.objects}/blobs/.* No space left")
+        self.assertEqual(self.cluster.register("later", case).code, 0)
+        self.check_answers("later", LATER)
+
+    def test_the_coordinators_disk_when_it_fetches_for_a_group(self):
+        self.assertEqual(self.cluster.register("later", rig.CASES / "adapters" / LATER).code, 0)
+        with full(self.blobs):  # which holds the last one alone
+            refused = self.cluster.generate(BEFORE, [1], 1)
+            self.check_reason(refused, "UNAVAILABLE")
+            self.assertRegex(refused.errors, "could not be loaded: .* No space left on device")
+        self.assertEqual(self.cluster.metric("adapter_loads_total", source="coordinator",
+                                             result="no_space"), 1)
+        self.check_answers(BEFORE, BEFORE)
+
+
 class FullRegistryDisk(Disks):
     def setUp(self):
         cluster = rig.Cluster(MODEL)

@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/wire/error_trailer.h"
 #include "common/wire/plan_wire.h"
 #include "rootstock/v1/group.grpc.pb.h"
 
@@ -21,10 +22,6 @@ namespace {
 
 constexpr int kFirstReconnectMs = 100;
 constexpr int kLastReconnectMs = 2000;
-
-absl::Status FromGrpc(const grpc::Status& status) {
-  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
-}
 
 // Keeps itself alive until gRPC is done with it.
 class AttachStream : public CoordinatorStream,
@@ -95,7 +92,7 @@ class AttachStream : public CoordinatorStream,
                    number_,
                    {},
                    status.ok() ? absl::UnavailableError("the coordinator ended the stream")
-                               : FromGrpc(status)};
+                               : FromGrpcStatus(status, context_)};
     // Before anybody hears of it: whoever hears may let go of the channel, and gRPC can't bear to
     // have the last of it destroyed on a thread of its own.
     self_.reset();
@@ -210,7 +207,7 @@ absl::Status CoordinatorBlobs::Run(grpc::ClientContext& context, const Digest& d
                      digest.Short(), "the coordinator sends nothing more");
   }
   if (!status.ok() || ended.ok()) return status;
-  return Annotate(FromGrpc(ended), absl::StrCat("fetching ", digest.Short()));
+  return Annotate(FromGrpcStatus(ended, context), absl::StrCat("fetching ", digest.Short()));
 }
 
 absl::Status CoordinatorBlobs::Fetch(const Digest& digest, const BlobSink& sink) {

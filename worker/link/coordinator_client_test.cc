@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/wire/error_trailer.h"
 #include "rootstock/v1/group.grpc.pb.h"
 
 namespace rootstock {
@@ -121,6 +122,34 @@ TEST(CoordinatorBlobs, AFetchThatStandsStillEnds) {
     EXPECT_EQ(GetErrorDetail(status)->reason, Reason::kIoError);
     EXPECT_EQ(got, std::string("content").substr(0, halt_before));
   }
+}
+
+// Its disk is full, say.
+class RefusingBlobs : public v1::Blobs::Service {
+ public:
+  explicit RefusingBlobs(absl::Status status) : status_(std::move(status)) {
+    grpc::ServerBuilder builder;
+    builder.RegisterService(this);
+    server_ = builder.BuildAndStart();
+  }
+  grpc::Status Fetch(grpc::ServerContext* context, const v1::FetchRequest*,
+                     grpc::ServerWriter<v1::FetchChunk>*) override {
+    return ToGrpcStatus(status_, context);
+  }
+  std::shared_ptr<grpc::Channel> Channel() { return server_->InProcessChannel({}); }
+
+ private:
+  const absl::Status status_;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+TEST(CoordinatorBlobs, ARefusalKeepsItsReason) {
+  RefusingBlobs service(
+      MakeError(absl::StatusCode::kResourceExhausted, Reason::kNoSpace, "data", "x", "full"));
+  const absl::Status status = CoordinatorBlobs(service.Channel()).Fetch(Sha256Of("content"), {});
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  ASSERT_TRUE(GetErrorDetail(status));
+  EXPECT_EQ(GetErrorDetail(status)->reason, Reason::kNoSpace);
 }
 
 // A large one over a slow network, or to a slow disk: here one that waits longer than anybody may.
