@@ -136,7 +136,7 @@ absl::StatusOr<uint64_t> FileStore::Size(const std::string& key) {
 absl::Status FileStore::Get(const std::string& key, uint64_t max_bytes, const Sink& sink) {
   ASSIGN_OR_RETURN(const fs::path path, Find(key));
   const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  struct stat info {};
+  struct stat info{};
   if (file.get() < 0 || fstat(file.get(), &info) != 0) return Failed(key, errno);
   const auto bytes = static_cast<uint64_t>(info.st_size);
   if (bytes > max_bytes) {

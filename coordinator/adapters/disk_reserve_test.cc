@@ -19,7 +19,7 @@ class DiskReserveTest : public testing::Test {
   ~DiskReserveTest() override { fs::remove(file_); }
   // Of the disk; 0 when it is absent.
   size_t Bytes() const {
-    struct stat facts {};
+    struct stat facts{};
     return stat(file_.c_str(), &facts) == 0 ? static_cast<size_t>(facts.st_blocks) * 512 : 0;
   }
 
@@ -39,7 +39,7 @@ TEST_F(DiskReserveTest, TakesItsBytesAndGivesThemUp) {
 
 // Here a limit of files stands for a full disk.
 TEST_F(DiskReserveTest, TakesWhatThereIs) {
-  struct rlimit before {};
+  struct rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
   const auto signal_before = std::signal(SIGXFSZ, SIG_IGN);
   const struct rlimit little = {40 << 10, before.rlim_max};
