@@ -64,9 +64,14 @@ class Gate {
   bool open_ = false;
 };
 
+// Of a directory that is held open its path is another one.
+inline std::string NameOf(const std::filesystem::path& directory) {
+  return std::filesystem::weakly_canonical(directory).filename();
+}
+
 // Any directory but "bad" is an adapter on layer 0's q, its content the directory's name.
 inline absl::StatusOr<LoadedAdapter> LoadFake(const std::filesystem::path& directory) {
-  const std::string name = directory.filename();
+  const std::string name = NameOf(directory);
   if (name == "bad") {
     return InvalidField(Reason::kDora, "use_dora", "true", "not served");
   }
@@ -88,7 +93,7 @@ class AdaptersServiceTest : public ::testing::Test {
                                     .base_name = "base",
                                     .loader =
                                         [this](const std::filesystem::path& directory) {
-                                          if (directory.filename() == "slow") gate_.Pass();
+                                          if (NameOf(directory) == "slow") gate_.Pass();
                                           return LoadFake(directory);
                                         },
                                     .unix_ms = [] { return int64_t{1000}; }});
