@@ -1,5 +1,9 @@
 #include "coordinator/adapters/lazy_adapters.h"
 
+#include <atomic>
+#include <chrono>
+#include <thread>
+
 #include "coordinator/adapters/registry_fixture.h"
 #include "coordinator/content/adapter_sources.h"
 
@@ -17,14 +21,18 @@ class LazyAdaptersTest : public testing::Test {
     fs::remove_all(base_);
     Add("pirate", "arr");
     Add("other-tenant/pirate", "yarr");
-    sources_ = *AdapterSources::Open(base_ / "scratch", {.own = {Store()}});
+    const auto room = [this] {  // is looked at as bytes come
+      ++looks_;
+      if (auto during = std::exchange(during_, {})) during();
+      return uint64_t{1} << 40;
+    };
+    sources_ = *AdapterSources::Open(base_ / "scratch", {.own = {Store()}, .room = room});
     registry_ = *Registry::Open({.data_dir = base_ / "data",
                                  .sources = sources_.get(),
                                  .base_name = "base-model",
                                  .loader =
                                      [this](const fs::path& directory) {
                                        ++loads_;
-                                       if (auto during = std::exchange(during_, {})) during();
                                        fs::copy_file(directory / "adapter_model.safetensors",
                                                      directory / "text");
                                        return LoadText(directory);
@@ -63,8 +71,8 @@ class LazyAdaptersTest : public testing::Test {
   absl::Time now_ = absl::FromUnixSeconds(1000);
   std::vector<std::function<void()>> jobs_;
   bool full_ = false;
-  int loads_ = 0;
-  std::function<void()> during_;  // the next load
+  std::atomic<int> looks_ = 0, loads_ = 0;
+  std::function<void()> during_;  // the next fetch
 };
 
 TEST_F(LazyAdaptersTest, RegistersANameAtItsFirstUse) {
@@ -179,6 +187,32 @@ TEST_F(LazyAdaptersTest, FetchesOfANameAreFewAndNoOtherRegistrationOfItWaitsForT
   EXPECT_EQ(GetErrorDetail(third)->reason, Reason::kQueueFull);
   EXPECT_EQ(local, absl::OkStatus());
   EXPECT_EQ(fetch(), absl::OkStatus());
+}
+
+// Or one that has been read, and holds memory, waits for the name's turn, and one that has the turn
+// for memory.
+TEST_F(LazyAdaptersTest, WhatWasFetchedIsReadInTheNamesTurn) {
+  fs::create_directories(base_ / "local");
+  std::ofstream(base_ / "local/text") << "arr";
+  std::thread fetching;
+  absl::Status fetched;
+  const auto in_turn = [&] {
+    fetching = std::thread([&] {
+      fetched =
+          registry_->RegisterOwnUri("pirate", Store().ToString() + "/pirate", "default").status();
+    });
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    // Two files, of each its size and its bytes.
+    while (looks_ < 4 && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+    EXPECT_EQ(looks_, 4);
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    EXPECT_EQ(loads_, 0);
+    return LoadText(base_ / "local");
+  };
+  EXPECT_TRUE(registry_->RegisterFrom("pirate", "default", false, in_turn).ok());
+  fetching.join();
+  EXPECT_EQ(fetched, absl::OkStatus());
+  EXPECT_EQ(loads_, 1);
 }
 
 TEST_F(LazyAdaptersTest, ClientsMayNameNothingInTheCoordinatorsOwnStore) {

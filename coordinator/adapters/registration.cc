@@ -34,6 +34,38 @@ void Registry::Impl::EndFetch(const Key& key) {
   if (--fetching.at(key) == 0) fetching.erase(key);
 }
 
+void Registry::Impl::CountStaged(int by) {
+  const std::lock_guard lock(contents->mutex);
+  contents->Count(AdapterState::kStaged, by);
+}
+
+void Registry::Impl::CountRejected(const absl::Status& status) const {
+  const auto detail = GetErrorDetail(status);
+  if (detail && options.metrics) options.metrics->Rejected(detail->reason);
+}
+
+absl::StatusOr<AdapterEntry> Registry::Impl::RegisterInTurn(
+    const Key& key, bool new_version,
+    const std::function<absl::StatusOr<LoadedAdapter>()>& source) {
+  {
+    std::unique_lock lock(contents->mutex);
+    staged_changed.wait(lock, [&] { return !staged.contains(key); });
+    staged.insert(key);
+  }
+  const absl::StatusOr<LoadedAdapter> loaded = source();
+  absl::StatusOr<AdapterEntry> entry = absl::UnknownError("");
+  if (loaded.ok()) {
+    entry = Store(key, *loaded, new_version);
+  } else {
+    entry = loaded.status();
+    CountRejected(loaded.status());
+  }
+  const std::lock_guard lock(contents->mutex);
+  staged.erase(key);
+  staged_changed.notify_all();
+  return entry;
+}
+
 absl::StatusOr<Registry::Impl::Decision> Registry::Impl::Decide(const Key& key,
                                                                 const LoadedAdapter& loaded,
                                                                 bool new_version) {

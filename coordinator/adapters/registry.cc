@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -54,22 +55,24 @@ absl::StatusOr<AdapterEntry> Registry::RegisterUri(const std::string& name, cons
   RETURN_IF_ERROR(CheckNewName(name, tenant, impl_->options.base_name));
   const Impl::Key key{tenant, name};
   RETURN_IF_ERROR(impl_->BeginFetch(key));
-  absl::StatusOr<LoadedAdapter> loaded = absl::UnknownError("");
+  std::optional<absl::StatusOr<AdapterEntry>> entry;  // of what came
   const absl::Status fetched = [&]() -> absl::Status {
     AdapterSources* const sources = impl_->options.sources;
     if (sources == nullptr) {
       return InvalidField(Reason::kPathInvalid, "path", uri,
                           "the coordinator was started without --adapter-source");
     }
-    const auto load = [&](const std::filesystem::path& directory) {
-      loaded = impl_->options.loader(directory);
-      return loaded.status();
+    const auto use = [&](const std::filesystem::path& directory) {
+      entry =
+          impl_->RegisterInTurn(key, new_version, [&] { return impl_->options.loader(directory); });
+      return entry->status();
     };
-    return own ? sources->FetchOwn(uri, load) : sources->Fetch(uri, load);
+    return own ? sources->FetchOwn(uri, use) : sources->Fetch(uri, use);
   }();
   impl_->EndFetch(key);
-  if (!fetched.ok()) loaded = fetched;
-  return RegisterFrom(name, tenant, new_version, [&] { return std::move(loaded); });
+  if (entry) return *std::move(entry);
+  impl_->CountRejected(fetched);
+  return fetched;
 }
 
 absl::StatusOr<AdapterEntry> Registry::RegisterDirectory(const std::string& name,
@@ -83,27 +86,9 @@ absl::StatusOr<AdapterEntry> Registry::RegisterFrom(
     const std::string& name, const std::string& tenant, bool new_version,
     const std::function<absl::StatusOr<LoadedAdapter>()>& source) {
   RETURN_IF_ERROR(CheckNewName(name, tenant, impl_->options.base_name));
-  const Impl::Key key{tenant, name};
-  {
-    // One registration of a name at a time; the next one then finds the first one's content.
-    std::unique_lock lock(impl_->contents->mutex);
-    impl_->staged_changed.wait(lock, [&] { return !impl_->staged.contains(key); });
-    impl_->staged.insert(key);
-    impl_->contents->Count(AdapterState::kStaged, 1);
-  }
-  absl::StatusOr<AdapterEntry> entry = absl::UnknownError("");
-  absl::StatusOr<LoadedAdapter> loaded = source();
-  if (loaded.ok()) {
-    entry = impl_->Store(key, *loaded, new_version);
-  } else {
-    entry = loaded.status();
-    const auto detail = GetErrorDetail(loaded.status());
-    if (detail && impl_->options.metrics) impl_->options.metrics->Rejected(detail->reason);
-  }
-  const std::lock_guard lock(impl_->contents->mutex);
-  impl_->staged.erase(key);
-  impl_->contents->Count(AdapterState::kStaged, -1);
-  impl_->staged_changed.notify_all();
+  impl_->CountStaged(1);
+  absl::StatusOr<AdapterEntry> entry = impl_->RegisterInTurn({tenant, name}, new_version, source);
+  impl_->CountStaged(-1);
   return entry;
 }
 

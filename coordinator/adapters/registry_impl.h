@@ -50,6 +50,14 @@ struct Registry::Impl {
   absl::Status BeginFetch(const Key& key);
   void EndFetch(const Key& key);
 
+  void CountStaged(int by);
+  void CountRejected(const absl::Status& status) const;
+  // One registration of a name at a time; the next one then finds the first one's content. What a
+  // source waits for, as memory, nobody may hold who still waits for the turn: it runs in it.
+  absl::StatusOr<AdapterEntry> RegisterInTurn(
+      const Key& key, bool new_version,
+      const std::function<absl::StatusOr<LoadedAdapter>()>& source);
+
   // What a registration of `digest` under a name comes to, as names are now.
   enum class Registration { kNext, kThere, kHeal };
   struct Decision {

@@ -130,7 +130,6 @@ TEST_F(UploadStoreTest, AManifestThatADiskSpoiltIsForgotten) {
   }
 }
 
-// Nobody's upload becomes another's, nor another one.
 // A read that fails says nothing of the upload: at the next start it goes on.
 TEST_F(UploadStoreTest, AManifestThatCannotBeReadNowLosesNothing) {
   const std::string id = store_->Start("t", Files())->id;
@@ -150,6 +149,7 @@ TEST_F(UploadStoreTest, AManifestThatCannotBeReadNowLosesNothing) {
   EXPECT_EQ(again->files[1].received, 4u);
 }
 
+// Nobody's upload becomes another's, nor another one.
 TEST_F(UploadStoreTest, AManifestThatADiskSpoiltALittleIsForgotten) {
   for (const std::pair<std::string, std::string>& change :
        {std::pair<std::string, std::string>{"\"tenant\":\"t\"", "\"tenant\":\"u\""},
