@@ -31,6 +31,7 @@ bool RemovalQueue::Forget(const Digest& digest) {
   const size_t waited = waiting_.erase(digest) + failed_.erase(digest);
   const bool ran = running_ == digest;
   if (ran) forgotten_ = true;
+  if (waited > 0) changed_.notify_all();  // whoever drains may have waited for it alone
   changed_.wait(lock, [&] { return running_ != digest; });
   return waited > 0 || ran;
 }

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <future>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -138,6 +139,21 @@ TEST(RemovalQueueTest, WhatFailedCanBeForgottenAndHoldsUpNobody) {
   queue.Drain();
   EXPECT_EQ(removed, (std::vector<Digest>{bad, Sha256Of("a")}));
   EXPECT_TRUE(queue.Forget(bad));
+}
+
+// Between Add and the thread's waking up nobody else would wake it.
+TEST(RemovalQueueTest, WhoDrainsDoesNotWaitForWhatIsForgotten) {
+  RemovalQueue queue([](const Digest&) { return absl::OkStatus(); }, milliseconds(1));
+  const Digest digest = Sha256Of("forgotten");
+  for (int i = 0; i < 3000; ++i) {
+    queue.Add(digest);
+    auto drained = std::async(std::launch::async, [&] { queue.Drain(); });
+    if (i % 2 == 0) std::this_thread::yield();
+    queue.Forget(digest);
+    const bool ended = drained.wait_for(std::chrono::seconds(5)) == std::future_status::ready;
+    if (!ended) queue.Add(Sha256Of("wakes it"));
+    ASSERT_TRUE(ended) << "after " << i;
+  }
 }
 
 }  // namespace
