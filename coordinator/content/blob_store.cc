@@ -185,9 +185,7 @@ absl::Status BlobStore::MakeRoom(const Digest& digest, uint64_t bytes) {
     {
       const std::lock_guard lock(mutex_);
       const bool in_vain = bytes - std::min(bytes, room) > bytes_;
-      if (in_vain || uses_.empty() || uses_.front() == digest) return enough;
-      unlinks_.Add(uses_.front());
-      Drop(Digest(uses_.front()));
+      if (in_vain || !DropOldest()) return enough;
     }
     unlinks_.Drain();
   }
@@ -222,10 +220,7 @@ void BlobStore::Stored(const Digest& digest, uint64_t bytes) {
     Add(digest, bytes).verified = stamp;
     // Only what the object store holds too may go.
     if (!options_.remote || options_.max_bytes == 0) return;
-    while (bytes_ > options_.max_bytes && uses_.front() != digest) {
-      unlinks_.Add(uses_.front());
-      Drop(Digest(uses_.front()));
-    }
+    while (bytes_ > options_.max_bytes && DropOldest()) continue;
   }
   unlinks_.Drain();
 }
@@ -246,6 +241,16 @@ void BlobStore::Drop(const Digest& digest) {
   bytes_ -= it->second.bytes;
   uses_.erase(it->second.use);
   entries_.erase(it);
+}
+
+bool BlobStore::DropOldest() {
+  const auto idle = std::find_if(uses_.begin(), uses_.end(),
+                                 [&](const Digest& digest) { return !busy_.contains(digest); });
+  if (idle == uses_.end()) return false;
+  const Digest digest = *idle;
+  unlinks_.Add(digest);
+  Drop(digest);
+  return true;
 }
 
 void BlobStore::Remove(const Digest& digest) {

@@ -113,6 +113,9 @@ class BlobStore {
   // Under the mutex; none of them touches a disk.
   Entry& Add(const Digest& digest, uint64_t bytes);
   void Drop(const Digest& digest);
+  // Takes what was used least recently off the disk; nothing that somebody works on: its file may
+  // be on its way to the object store.
+  bool DropOldest();
   void Touch(const Entry& entry) { uses_.splice(uses_.end(), uses_, entry.use); }
 
   const std::filesystem::path directory_;

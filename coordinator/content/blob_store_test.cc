@@ -5,9 +5,11 @@
 #include <sys/resource.h>
 
 #include <sstream>
+#include <utility>
 
 #include "common/base/log.h"
 #include "common/base/status.h"
+#include "coordinator/content/fake_object_store.h"
 
 namespace rootstock {
 namespace {
@@ -279,6 +281,29 @@ TEST_F(BlobStoreTest, WhatTheObjectStoreHoldsTooMakesRoomOnAFullDisk) {
   Open(0, false, {Sha256Of("1111"), Sha256Of("3333")});
   EXPECT_EQ(ReasonOf(Put("4444")), Reason::kNoSpace);
   EXPECT_TRUE(OnDisk("1111"));
+}
+
+// A content that is put once more is on disk already: others' need of room leaves it alone until it
+// is in the object store.
+TEST_F(BlobStoreTest, WhatIsOnItsWayToTheObjectStoreStaysOnDisk) {
+  const auto remote = std::make_shared<FakeObjectStore>();
+  BlobStoreOptions options{.max_bytes = 1, .remote = remote, .remote_name = "fake"};
+  store_ = std::make_unique<BlobStore>(dir_ / "disk", options);
+  ASSERT_TRUE(store_->Open({}).ok());
+  ASSERT_TRUE(Put("12345").ok());
+  bool in_other = false;
+  remote->fails = [&](const std::string& call) {
+    if (call != "put" || std::exchange(in_other, true)) return absl::OkStatus();
+    EXPECT_TRUE(Put("another").ok());
+    EXPECT_TRUE(OnDisk("12345"));
+    return absl::OkStatus();
+  };
+  EXPECT_TRUE(Put("12345").ok());
+  EXPECT_TRUE(in_other);
+  EXPECT_EQ(*remote->Size("blobs/" + Sha256Of("12345").Hex()), 5u);
+  // Later it goes as any other.
+  EXPECT_TRUE(Put("one more").ok());
+  EXPECT_FALSE(OnDisk("12345"));
 }
 
 }  // namespace
